@@ -1,0 +1,170 @@
+//! What can go wrong, in words shared by every level.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use crate::classify::Class;
+
+/// A setting that cannot be: which one, what it was, and the rule it breaks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} = {value}: {rule}")]
+pub struct ConfigError {
+    /// Dotted path of the setting, as the user writes it: `retry.max_attempts`.
+    pub field: String,
+    /// The value given, as text. Secrets are passed as `"***"`.
+    pub value: String,
+    /// The rule as a sentence that says what would be right.
+    pub rule: String,
+}
+
+impl ConfigError {
+    pub fn new(field: impl Into<String>, value: impl ToString, rule: impl Into<String>) -> Self {
+        Self { field: field.into(), value: value.to_string(), rule: rule.into() }
+    }
+}
+
+/// Why a call ended without an answer. One field of every error, log line and metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The answer's class is one that no retry can mend.
+    NonRetryable,
+    /// All attempts were used.
+    Attempts,
+    /// The next wait would end after `max_elapsed`.
+    Elapsed,
+    /// The server asked for a longer wait than the call may take.
+    HintExceedsBudget,
+    /// The retry budget is empty.
+    Budget,
+    /// The breaker is open.
+    BreakerOpen,
+    /// No place in the queue before the call's limit.
+    AdmissionDeadline,
+    /// The request is larger than the limit will ever admit.
+    RequestTooLarge,
+    /// The caller's total timeout.
+    Deadline,
+    /// A spend cap would be exceeded.
+    SpendCap,
+    /// The caller cancelled.
+    Cancelled,
+    /// The engine was shut down.
+    Closed,
+}
+
+impl Reason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NonRetryable => "non_retryable",
+            Self::Attempts => "attempts",
+            Self::Elapsed => "elapsed",
+            Self::HintExceedsBudget => "hint_exceeds_budget",
+            Self::Budget => "budget",
+            Self::BreakerOpen => "breaker_open",
+            Self::AdmissionDeadline => "admission_deadline",
+            Self::RequestTooLarge => "request_too_large",
+            Self::Deadline => "deadline",
+            Self::SpendCap => "spend_cap",
+            Self::Cancelled => "cancelled",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// An attempt that got no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransportError {
+    pub kind: TransportErrorKind,
+    /// For people; holds no secret and no URL with one.
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TransportErrorKind {
+    /// Name look-up, connect, or TLS failed: the request never left.
+    Connect,
+    /// `Timeouts::connect` ran out: the request never left.
+    ConnectTimeout,
+    /// The connection broke before the first byte of an answer; the server may have acted.
+    Reset,
+    /// The peer proved that it did not process the request (HTTP/2 GOAWAY, REFUSED_STREAM, a stale pooled
+    /// connection).
+    NotProcessed,
+    /// No first byte within `Timeouts::first_byte`; the server may have acted.
+    FirstByteTimeout,
+    /// A gap within the answer longer than `Timeouts::idle`.
+    IdleTimeout,
+    /// The whole attempt took longer than `Timeouts::attempt`.
+    AttemptTimeout,
+    /// The answer broke off after its head.
+    Body,
+    /// The answer could not be decoded (`content-encoding`), or is larger than the limit.
+    Decode,
+    /// A redirect that is not followed.
+    Redirect,
+    /// The request cannot be made from these settings (URL, proxy, header); nothing was sent.
+    Request,
+}
+
+impl TransportErrorKind {
+    /// True if the server may have seen the request and acted on it.
+    pub const fn outcome_unknown(self) -> bool {
+        !matches!(self, Self::Connect | Self::ConnectTimeout | Self::NotProcessed | Self::Request)
+    }
+
+    pub const fn is_timeout(self) -> bool {
+        matches!(
+            self,
+            Self::ConnectTimeout | Self::FirstByteTimeout | Self::IdleTimeout | Self::AttemptTimeout
+        )
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Reset => "reset",
+            Self::NotProcessed => "not_processed",
+            Self::FirstByteTimeout => "first_byte_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::AttemptTimeout => "attempt_timeout",
+            Self::Body => "body",
+            Self::Decode => "decode",
+            Self::Redirect => "redirect",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// What the last attempt, or the gate that refused one, had to say.
+#[derive(Debug, Clone)]
+pub enum Cause {
+    /// An answer that is an error, or a 200 that is not a success.
+    Answer {
+        class: Class,
+        status: u16,
+        headers: HeaderMap,
+        body: Bytes,
+        message: String,
+        code: Option<String>,
+    },
+    Transport(TransportError),
+    /// Refused here; nothing was sent in the last step.
+    Local {
+        message: String,
+    },
+}
+
+/// A logical call that failed. What the user's exception is made of.
+#[derive(Debug, Clone)]
+pub struct CallError {
+    pub reason: Reason,
+    pub cause: Cause,
+    /// Requests put on the wire.
+    pub attempts: u32,
+    pub elapsed: Duration,
+    /// When it is worth trying again, where somebody said so.
+    pub retry_after: Option<Duration>,
+}
