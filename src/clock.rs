@@ -2,6 +2,7 @@
 //! can run them in virtual time and a step of the wall clock cannot touch them.
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Add;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -79,6 +80,14 @@ pub async fn sleep_until(deadline: Instant) {
         return std::future::pending().await;
     }
     tokio::time::sleep(deadline.since(now())).await;
+}
+
+/// The future's output, or `None` if `deadline` passes first. A future that is ready at once costs no timer.
+pub async fn until<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
+    if deadline == Instant::FAR_FUTURE {
+        return Some(future.await);
+    }
+    tokio::time::timeout(deadline.since(now()), future).await.ok()
 }
 
 #[cfg(test)]

@@ -9,3 +9,7 @@ pub mod error;
 
 // level 1: pure mechanisms
 pub mod classify;
+pub mod event;
+
+// level 3: the network
+pub mod transport;

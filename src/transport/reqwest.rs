@@ -1,0 +1,231 @@
+//! The transport on reqwest: the only file that names it.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::{fs, io};
+
+use bytes::Bytes;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{Body, BoxFuture, Request, Response, Transport, TransportOptions, redirect};
+use crate::error::{ConfigError, TransportError, TransportErrorKind};
+
+/// TCP keepalive. Network address translators drop a silent flow after one to six minutes, and a long
+/// generation is silent.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// Idle connections are closed before the usual 60 s of load balancers.
+const POOL_IDLE: Duration = Duration::from_secs(50);
+
+/// A connection pool.
+#[derive(Debug)]
+pub struct ReqwestTransport {
+    client: reqwest::Client,
+    connects: Arc<AtomicU64>,
+}
+
+impl ReqwestTransport {
+    pub fn new(options: &TransportOptions) -> Result<Self, ConfigError> {
+        // A second installation fails and changes nothing: whoever was first, a provider is there.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let connects = Arc::new(AtomicU64::new(0));
+        let mut builder = reqwest::Client::builder()
+            .retry(reqwest::retry::never())
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .connect_timeout(options.connect_timeout)
+            .tcp_nodelay(true)
+            .tcp_keepalive(KEEPALIVE)
+            .tcp_keepalive_interval(KEEPALIVE)
+            .pool_idle_timeout(POOL_IDLE)
+            .connector_layer(CountConnects(Arc::clone(&connects)));
+        if !options.http2 {
+            builder = builder.http1_only();
+        }
+        if let Some(proxy) = &options.proxy {
+            let proxy = reqwest::Proxy::all(proxy).map_err(|error| {
+                ConfigError::new(
+                    "proxy",
+                    "***",
+                    format!("must be the URL of a proxy ({})", error.without_url()),
+                )
+            })?;
+            builder = builder.proxy(proxy);
+        }
+        if let Some(path) = &options.ca_bundle {
+            builder = builder.tls_certs_merge(certificates(path)?);
+        }
+        let client = builder
+            .build()
+            .map_err(|error| ConfigError::new("transport", "TLS", describe(&error.without_url())))?;
+        Ok(Self { client, connects })
+    }
+
+    async fn send_once(&self, request: &Request) -> Result<reqwest::Response, reqwest::Error> {
+        let mut outgoing = reqwest::Request::new(request.method.clone(), request.url.clone());
+        *outgoing.headers_mut() = request.headers.clone();
+        if !request.body.is_empty() {
+            *outgoing.body_mut() = Some(reqwest::Body::from(request.body.clone()));
+        }
+        self.client.execute(outgoing).await
+    }
+
+    /// Sends once more if the connection was an old one that proved dead before a byte came back.
+    async fn send_on_a_live_connection(
+        &self,
+        request: &Request,
+    ) -> Result<reqwest::Response, TransportError> {
+        let connects = self.connects.load(Ordering::Relaxed);
+        let error = match self.send_once(request).await {
+            Ok(response) => return Ok(response),
+            Err(error) => transport_error(error),
+        };
+        // No connection was opened meanwhile, so ours came from the pool.
+        let pooled = connects > 0 && connects == self.connects.load(Ordering::Relaxed);
+        if error.kind == TransportErrorKind::NotProcessed || error.kind == TransportErrorKind::Reset && pooled
+        {
+            return self.send_once(request).await.map_err(transport_error);
+        }
+        Err(error)
+    }
+
+    async fn send_following(&self, mut request: Request) -> Result<Response, TransportError> {
+        for _ in 0..=redirect::MAX_HOPS {
+            let response = self.send_on_a_live_connection(&request).await?;
+            let status = response.status().as_u16();
+            if (300..400).contains(&status)
+                && let Some(next) = redirect::follow(&request, status, response.headers())
+            {
+                request = next;
+                continue;
+            }
+            let headers = response.headers().clone();
+            return Ok(Response { status, headers, body: Box::new(ReqwestBody(response)) });
+        }
+        Err(TransportError {
+            kind: TransportErrorKind::Redirect,
+            message: format!(
+                "more than {} redirects, the last one to {}",
+                redirect::MAX_HOPS,
+                redirect::origin(&request.url)
+            ),
+        })
+    }
+}
+
+impl Transport for ReqwestTransport {
+    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+        Box::pin(self.send_following(request))
+    }
+}
+
+struct ReqwestBody(reqwest::Response);
+
+impl Body for ReqwestBody {
+    fn chunk(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, TransportError>> {
+        Box::pin(async { self.0.chunk().await.map_err(transport_error) })
+    }
+}
+
+fn certificates(path: &str) -> Result<Vec<reqwest::Certificate>, ConfigError> {
+    let pem = fs::read(path).map_err(|error| {
+        ConfigError::new("ca_bundle", path, format!("must be a readable file of PEM certificates ({error})"))
+    })?;
+    let certificates = reqwest::Certificate::from_pem_bundle(&pem)
+        .map_err(|_| ConfigError::new("ca_bundle", path, "must hold certificates in PEM form"))?;
+    if certificates.is_empty() {
+        return Err(ConfigError::new("ca_bundle", path, "must hold at least one certificate in PEM form"));
+    }
+    Ok(certificates)
+}
+
+/// Classifies by the types in the chain of sources; texts change between versions.
+fn transport_error(error: reqwest::Error) -> TransportError {
+    let error = error.without_url();
+    let message = describe(&error);
+    let kind = if error.is_builder() {
+        TransportErrorKind::Request
+    } else if error.is_connect() {
+        if error.is_timeout() { TransportErrorKind::ConnectTimeout } else { TransportErrorKind::Connect }
+    } else if error.is_decode() {
+        TransportErrorKind::Decode
+    } else if never_processed(&error) {
+        TransportErrorKind::NotProcessed
+    } else if error.is_body() {
+        TransportErrorKind::Body
+    } else {
+        TransportErrorKind::Reset
+    };
+    TransportError { kind, message }
+}
+
+/// A graceful GOAWAY or REFUSED_STREAM from the peer (RFC 9113, section 8.7), or a request that hyper gave up
+/// before it was written.
+fn never_processed(error: &reqwest::Error) -> bool {
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(error) = cause.downcast_ref::<hyper::Error>()
+            && error.is_canceled()
+        {
+            return true;
+        }
+        if let Some(error) = cause.downcast_ref::<h2::Error>() {
+            let reason = error.reason();
+            return error.is_remote()
+                && (error.is_go_away() && reason == Some(h2::Reason::NO_ERROR)
+                    || error.is_reset() && reason == Some(h2::Reason::REFUSED_STREAM));
+        }
+        source = cause.source();
+    }
+    false
+}
+
+/// The chain of causes as one line, outermost first, without repetitions.
+fn describe(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let part = cause.downcast_ref::<io::Error>().map_or_else(|| cause.to_string(), ToString::to_string);
+        if !text.contains(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[derive(Debug, Clone)]
+struct CountConnects(Arc<AtomicU64>);
+
+impl<S> Layer<S> for CountConnects {
+    type Service = CountedConnects<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        CountedConnects { inner, connects: Arc::clone(&self.0) }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct CountedConnects<S> {
+    inner: S,
+    connects: Arc<AtomicU64>,
+}
+
+impl<S: Service<R>, R> Service<R> for CountedConnects<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        self.inner.call(request)
+    }
+}
