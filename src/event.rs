@@ -162,6 +162,11 @@ pub fn unix_seconds(wall: SystemTime) -> f64 {
     wall.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
 }
 
+/// Hears a call's events as they happen.
+pub trait Listener: Send + Sync {
+    fn hear(&self, event: &Event);
+}
+
 /// The JSON-lines file. Each record is one write to a file opened for appending, so that several processes can
 /// share it and a crash loses no complete line.
 #[derive(Debug)]

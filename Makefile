@@ -1,0 +1,44 @@
+# Each target's comment is its help text. Builds share one target directory in the user's cache, so that a fresh
+# clone does not compile the world again.
+SHELL := /bin/bash -eu -o pipefail
+export CARGO_TARGET_DIR ?= $(HOME)/.cache/tidegate/target
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/maturin: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tidegate needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --group dev
+	touch $@
+
+install: $(BIN)/maturin ## Build the extension and install it into .venv, editable
+	$(BIN)/maturin develop --release --quiet
+
+demo: install ## Replay an outage against the fault server and show what tidegate made of it
+	$(BIN)/tidegate demo
+
+test: test-rust test-python ## Run every test
+
+test-rust: ## Run the tests of the core, which need no Python
+	cargo test --release --quiet
+
+test-python: install ## Run the tests of the package
+	$(BIN)/pytest -q
+
+fmt: $(BIN)/maturin ## Format everything
+	cargo fmt
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+clean: ## Remove what was built here; the shared target directory stays
+	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: help install demo test test-rust test-python fmt clean

@@ -1,0 +1,458 @@
+//! The life of one logical call, as a state machine without I/O.
+//!
+//! It is told what happened and answers with the next step. Top to bottom, this file is the order of the gates:
+//!
+//! 1. breaker, a look that consumes nothing          (`gates`)
+//! 2. admission: concurrency, requests, tokens       (`gates` → [`Step::Admit`])
+//! 3. breaker, the permit, after the wait            (`admitted`)
+//! 4. the attempt                                    (`admitted` → [`Step::Send`])
+//! 5. settlement of permit and tokens, once          (`answered`, `failed`, `cut`)
+//! 6. may it be repeated: class, attempts, time, breaker, then the retry budget   (`decide`)
+//! 7. the wait, holding nothing                      (`decide` → [`Step::Sleep`])
+//!
+//! The drivers are `drive.rs` (HTTP) and whoever else has something to guard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+
+use crate::admission::{Refusal, Settlement};
+use crate::backoff;
+use crate::breaker;
+use crate::classify::{self, Class, Health, Retry, Verdict};
+use crate::clock::Instant;
+use crate::config::{OnOpen, RetryPolicy};
+use crate::error::{CallError, Cause, Reason, TransportError};
+use crate::event::{Facts, Kind};
+use crate::retry_budget::{self, Withdrawal};
+use crate::scope::{Permit, Scope};
+
+/// What the driver does next.
+#[derive(Debug)]
+pub enum Step {
+    /// Get a place from the scope, then call [`Call::admitted`] or [`Call::refused`].
+    Admit { cost: u64, limit: Instant },
+    /// Send attempt `number` (1 is the first), then call [`Call::answered`] or [`Call::failed`]; at `until`,
+    /// abandon it and call [`Call::cut`].
+    Send { number: u32, until: Instant },
+    /// Do nothing until then, then call [`Call::slept`].
+    Sleep { until: Instant },
+    /// The call is over; the answer last given to [`Call::answered`] is its result, or this error.
+    Done(Result<(), Box<CallError>>),
+}
+
+/// What a call may do and what it is expected to cost.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub retry: Arc<RetryPolicy>,
+    /// Requests per call; the policy's unless the caller named another.
+    pub max_attempts: u32,
+    /// Limit on the whole call.
+    pub total: Option<Duration>,
+    pub attempt_timeout: Option<Duration>,
+    /// Tokens, prompt and answer together.
+    pub cost: u64,
+    /// The request acts on the world at the server: an attempt whose outcome is unknown is not repeated.
+    pub replay_unsafe: bool,
+    pub stream: bool,
+}
+
+/// A failed attempt, as the decision needs it.
+#[derive(Debug)]
+struct Failure {
+    verdict: Verdict,
+    cause: Cause,
+    outcome_unknown: bool,
+}
+
+/// One retry that was made: why, and after what wait.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetryMade {
+    pub reason: &'static str,
+    pub delay: Duration,
+}
+
+#[derive(Debug)]
+pub struct Call {
+    plan: Plan,
+    scope: Arc<Scope>,
+    started: Instant,
+    deadline: Instant,
+    retry_deadline: Instant,
+    attempts: u32,
+    queued_at: Option<Instant>,
+    queue: Duration,
+    sent_at: Instant,
+    permit: Option<Permit>,
+    ticket: Option<breaker::Ticket>,
+    withdrawal: Option<Withdrawal>,
+    /// Between a withdrawal and the retry that it paid for.
+    sleeping: bool,
+    last: Option<Failure>,
+    repeated_once: bool,
+    retries: Vec<RetryMade>,
+    events: Vec<(Kind, Facts)>,
+}
+
+impl Call {
+    pub fn new(plan: Plan, scope: Arc<Scope>, now: Instant) -> Self {
+        let deadline = plan.total.map_or(Instant::FAR_FUTURE, |total| now + total);
+        let retry_deadline =
+            plan.retry.max_elapsed.map_or(Instant::FAR_FUTURE, |elapsed| now + elapsed).min(deadline);
+        Self {
+            plan,
+            scope,
+            started: now,
+            deadline,
+            retry_deadline,
+            attempts: 0,
+            queued_at: None,
+            queue: Duration::ZERO,
+            sent_at: now,
+            permit: None,
+            ticket: None,
+            withdrawal: None,
+            sleeping: false,
+            last: None,
+            repeated_once: false,
+            retries: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    pub fn begin(&mut self, now: Instant) -> Step {
+        self.gates(now)
+    }
+
+    fn gates(&mut self, now: Instant) -> Step {
+        if let Some(breaker) = &self.scope.breaker {
+            let mut breaker = breaker.lock();
+            if let Err(rejection) = breaker.peek(now)
+                && !self.passes_open_breaker(&breaker)
+            {
+                drop(breaker);
+                return self.rejected(now, &rejection);
+            }
+        }
+        self.queued_at = Some(now);
+        let limit = if self.attempts == 0 { self.deadline } else { self.retry_deadline };
+        Step::Admit { cost: self.plan.cost, limit }
+    }
+
+    /// A place was granted.
+    pub fn admitted(&mut self, now: Instant, mut permit: Permit) -> Step {
+        self.leave_queue(now);
+        if let Some(breaker) = &self.scope.breaker {
+            let mut breaker = breaker.lock();
+            match breaker.acquire(now, self.plan.attempt_timeout) {
+                Ok(ticket) => self.ticket = Some(ticket),
+                Err(_) if self.passes_open_breaker(&breaker) => {}
+                Err(rejection) => {
+                    drop(breaker);
+                    permit.settle(now, Settlement::NeverSent);
+                    return self.rejected(now, &rejection);
+                }
+            }
+        }
+        permit.mark_sent();
+        self.permit = Some(permit);
+        self.attempts += 1;
+        self.sent_at = now;
+        Step::Send { number: self.attempts, until: self.deadline }
+    }
+
+    /// No place could be had in time, or ever.
+    pub fn refused(&mut self, now: Instant, refusal: Refusal) -> Step {
+        self.leave_queue(now);
+        let (reason, retry_after, message) = match refusal {
+            Refusal::TooLarge { cost, limit } => (
+                Reason::RequestTooLarge,
+                None,
+                format!(
+                    "the request needs about {cost} tokens, but the limit is {limit} tokens per minute: \
+                     shorten it or lower its output limit"
+                ),
+            ),
+            Refusal::Deadline { eta } => (
+                Reason::AdmissionDeadline,
+                Some(eta),
+                format!(
+                    "the queue for {} needs another {:.3} s, more than this call may wait: \
+                     raise the limits or its timeout, or send less",
+                    self.scope.name(),
+                    eta.as_secs_f64()
+                ),
+            ),
+        };
+        self.fail(now, reason, retry_after, Some(message))
+    }
+
+    /// An answer came in full; `settlement` is what it says about tokens.
+    pub fn answered(&mut self, now: Instant, answer: Answered, rng: &mut impl Rng) -> Step {
+        let Answered { verdict, cause, settlement, status, first_byte, request_id } = answer;
+        if let (Some(breaker), Some(first_byte)) = (&self.scope.breaker, first_byte)
+            && verdict.class == Class::Success
+        {
+            breaker.lock().first_byte(self.plan.stream, first_byte);
+        }
+        self.settle(now, settlement);
+        self.tell_attempt(now, verdict.class.as_str(), Some(status), request_id);
+        if verdict.class != Class::Success {
+            return self.decide(now, Failure { verdict, cause, outcome_unknown: false }, rng);
+        }
+        self.record(now, Health::Success, None);
+        if let Some(budget) = &self.scope.budget {
+            budget.lock().deposit_success(now, self.withdrawal.take());
+        }
+        Step::Done(Ok(()))
+    }
+
+    /// No answer came.
+    pub fn failed(&mut self, now: Instant, error: TransportError, rng: &mut impl Rng) -> Step {
+        let outcome_unknown = error.kind.outcome_unknown();
+        self.settle(now, if outcome_unknown { Settlement::Unknown } else { Settlement::NeverSent });
+        let verdict = classify::failure(&error);
+        self.tell_attempt(now, error.kind.as_str(), None, None);
+        self.decide(now, Failure { verdict, cause: Cause::Transport(error), outcome_unknown }, rng)
+    }
+
+    /// The caller's deadline came while the attempt was in flight.
+    pub fn cut(&mut self, now: Instant) -> Step {
+        self.settle(now, Settlement::Unknown);
+        self.record(now, Health::Neutral, None);
+        self.tell_attempt(now, "deadline", None, None);
+        let message = format!(
+            "the call took longer than its total timeout of {:.3} s; the attempt in flight was stopped",
+            self.deadline.since(self.started).as_secs_f64()
+        );
+        self.last = None;
+        self.fail(now, Reason::Deadline, None, Some(message))
+    }
+
+    /// The wait before a retry is over.
+    pub fn slept(&mut self, now: Instant) -> Step {
+        self.sleeping = false;
+        self.gates(now)
+    }
+
+    /// Whether a failure may be repeated, and after what wait. Everything is checked before the budget pays,
+    /// and the budget pays before the wait.
+    fn decide(&mut self, now: Instant, failure: Failure, rng: &mut impl Rng) -> Step {
+        let verdict = &failure.verdict;
+        let hint = verdict.hint;
+        let class = verdict.class;
+        let throttled = class == Class::RateLimit;
+        self.cool_down(now, class, hint);
+        let was_probe = self.record_probe(now, verdict.health, hint);
+
+        let repeatable = match verdict.retry {
+            Retry::Yes => true,
+            Retry::Once => !std::mem::replace(&mut self.repeated_once, true),
+            Retry::No | Retry::NotNow => false,
+        };
+        let far = verdict.retry == Retry::NotNow && hint.is_some();
+        let unsafe_to_repeat = failure.outcome_unknown && self.plan.replay_unsafe;
+        let retry_cost = retry_budget::cost(failure.outcome_unknown, hint.is_some());
+        self.last = Some(failure);
+
+        if far {
+            return self.fail(now, Reason::HintExceedsBudget, hint, None);
+        }
+        if !repeatable || unsafe_to_repeat {
+            return self.fail(now, Reason::NonRetryable, hint, None);
+        }
+        if was_probe {
+            return self.fail(now, Reason::BreakerOpen, hint.or_else(|| self.breaker_opens_in(now)), None);
+        }
+        if self.attempts >= self.plan.max_attempts {
+            return self.fail(now, Reason::Attempts, hint, None);
+        }
+        let kind = if throttled { backoff::Kind::Throttle } else { backoff::Kind::Transient };
+        let delay = backoff::delay(&self.plan.retry, self.attempts - 1, kind, hint, rng);
+        if hint.is_some_and(|hint| hint > self.plan.retry.max_retry_after) {
+            return self.fail(now, Reason::HintExceedsBudget, hint, None);
+        }
+        if now + delay > self.retry_deadline {
+            let reason = if hint.is_some() { Reason::HintExceedsBudget } else { Reason::Elapsed };
+            return self.fail(now, reason, hint, None);
+        }
+        if let Some(wait) = self.breaker_opens_in(now) {
+            return self.fail(now, Reason::BreakerOpen, Some(wait), None);
+        }
+        if let Some(budget) = &self.scope.budget {
+            match budget.lock().withdraw(now, retry_cost) {
+                Ok(withdrawal) => self.withdrawal = Some(withdrawal),
+                Err(empty) => return self.fail(now, Reason::Budget, hint.or(Some(empty.refill_in)), None),
+            }
+        }
+        self.sleeping = true;
+        self.retries.push(RetryMade { reason: class.as_str(), delay });
+        self.events.push((
+            Kind::Retry,
+            Facts {
+                attempt: Some(self.attempts + 1),
+                reason: Some(class.as_str()),
+                delay_s: Some(delay.as_secs_f64()),
+                retry_after_s: hint.map(|hint| hint.as_secs_f64()),
+                ..Facts::default()
+            },
+        ));
+        Step::Sleep { until: now + delay }
+    }
+}
+
+/// What the driver read from an answer.
+#[derive(Debug)]
+pub struct Answered {
+    pub verdict: Verdict,
+    /// The answer as the user's exception will show it, should it be a failure.
+    pub cause: Cause,
+    pub settlement: Settlement,
+    pub status: u16,
+    pub request_id: Option<String>,
+    pub first_byte: Option<Duration>,
+}
+
+/// The small steps of the above.
+impl Call {
+    /// `on_open = no_retries` lets first attempts through an open breaker.
+    fn passes_open_breaker(&self, breaker: &breaker::Breaker) -> bool {
+        self.attempts == 0 && breaker.on_open() == OnOpen::NoRetries
+    }
+
+    fn rejected(&mut self, now: Instant, rejection: &breaker::Rejection) -> Step {
+        let message = format!(
+            "the circuit breaker for {} is {} ({}); next try in {:.3} s",
+            self.scope.name(),
+            rejection.state.as_str(),
+            rejection.reason,
+            rejection.retry_after.as_secs_f64()
+        );
+        self.fail(now, Reason::BreakerOpen, Some(rejection.retry_after), Some(message))
+    }
+
+    fn breaker_opens_in(&self, now: Instant) -> Option<Duration> {
+        let mut breaker = self.scope.breaker.as_ref()?.lock();
+        breaker.peek(now).err().map(|rejection| rejection.retry_after)
+    }
+
+    fn leave_queue(&mut self, now: Instant) {
+        /// A shorter wait is not worth a line in the log.
+        const WORTH_TELLING: Duration = Duration::from_secs(1);
+        let Some(queued_at) = self.queued_at.take() else { return };
+        let waited = now.since(queued_at);
+        self.queue += waited;
+        if waited > WORTH_TELLING {
+            self.events.push((Kind::Wait, Facts { queue_s: Some(waited.as_secs_f64()), ..Facts::default() }));
+        }
+    }
+
+    fn settle(&mut self, now: Instant, settlement: Settlement) {
+        if let Some(permit) = self.permit.take() {
+            permit.settle(now, settlement);
+        }
+    }
+
+    /// A hint on an answer that says "too much" holds back the whole scope, not only this call.
+    fn cool_down(&self, now: Instant, class: Class, hint: Option<Duration>) {
+        if let Some(hint) = hint
+            && matches!(class, Class::RateLimit | Class::Overloaded)
+        {
+            self.scope.cool_down(now, now + hint.min(self.plan.retry.max_retry_after));
+        }
+    }
+
+    /// A probe's verdict counts at once; an ordinary call's outcome is recorded once, at its end.
+    fn record_probe(&mut self, now: Instant, health: Health, hint: Option<Duration>) -> bool {
+        let probe = self.ticket.is_some_and(|ticket| ticket.is_probe());
+        if probe {
+            self.record(now, health, hint);
+        }
+        probe
+    }
+
+    fn record(&mut self, now: Instant, health: Health, hint: Option<Duration>) {
+        if let (Some(breaker), Some(ticket)) = (&self.scope.breaker, self.ticket.take()) {
+            breaker.lock().record(now, ticket, health, hint);
+        }
+    }
+
+    fn tell_attempt(
+        &mut self,
+        now: Instant,
+        outcome: &'static str,
+        status: Option<u16>,
+        request_id: Option<String>,
+    ) {
+        let facts = Facts {
+            attempt: Some(self.attempts),
+            outcome: Some(outcome),
+            status,
+            request_id,
+            latency_s: Some(now.since(self.sent_at).as_secs_f64()),
+            ..Facts::default()
+        };
+        self.events.push((Kind::Attempt, facts));
+    }
+
+    /// Ends the call. An upstream failure, where there was one, is the cause; a refusal of our own is it where
+    /// nothing was sent.
+    fn fail(
+        &mut self,
+        now: Instant,
+        reason: Reason,
+        retry_after: Option<Duration>,
+        message: Option<String>,
+    ) -> Step {
+        let last = self.last.take();
+        let health = last.as_ref().map_or(Health::Neutral, |failure| failure.verdict.health);
+        self.record(now, health, retry_after);
+        let cause = match (last, message) {
+            (Some(failure), _) => failure.cause,
+            (None, message) => Cause::Local { message: message.unwrap_or_default() },
+        };
+        Step::Done(Err(Box::new(CallError {
+            reason,
+            cause,
+            attempts: self.attempts,
+            elapsed: now.since(self.started),
+            retry_after,
+        })))
+    }
+
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Time spent waiting for admission, over all attempts.
+    pub fn queue_time(&self) -> Duration {
+        self.queue
+    }
+
+    pub fn take_retries(&mut self) -> Vec<RetryMade> {
+        std::mem::take(&mut self.retries)
+    }
+
+    /// What happened since the last look, for the log and the metrics.
+    pub fn take_events(&mut self) -> Vec<(Kind, Facts)> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+/// An abandoned call leaves nothing held: the permit returns by its own drop, a probe and a retry not made here.
+impl Drop for Call {
+    fn drop(&mut self) {
+        let now = crate::clock::now();
+        self.record(now, Health::Neutral, None);
+        if self.sleeping
+            && let (Some(budget), Some(withdrawal)) = (&self.scope.budget, self.withdrawal.take())
+        {
+            budget.lock().refund(withdrawal);
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Feeds `call.rs` with sockets and timers: one HTTP call from its order to its outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use url::Url;
+
+use crate::admission::Settlement;
+use crate::call::{Answered, Call, Plan, RetryMade, Step};
+use crate::classify::{self, Class, Reading};
+use crate::clock::{self, Instant};
+use crate::config::Timeouts;
+use crate::engine::{Engine, Upstream};
+use crate::error::{CallError, Cause, TransportError, TransportErrorKind};
+use crate::event::{self, Event, Facts, Kind, Listener, Tags, TraceId};
+use crate::price::Pico;
+use crate::request::RequestFacts;
+use crate::scope::Scope;
+use crate::transport::{Request, Transport};
+use crate::usage::Usage;
+
+/// What the caller asks for.
+#[derive(Debug, Clone)]
+pub struct Order {
+    pub method: Method,
+    pub url: Url,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub timeouts: Timeouts,
+    pub max_attempts: u32,
+    pub tags: Option<Arc<Tags>>,
+    /// `None` draws one.
+    pub trace_id: Option<TraceId>,
+}
+
+/// An answer that is a success.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// Where the figures of a bill come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageSource {
+    Reported,
+    Unknown,
+}
+
+impl UsageSource {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reported => "reported",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// How the call went; present for successes and failures alike.
+#[derive(Debug, Clone)]
+pub struct CallInfo {
+    pub trace_id: TraceId,
+    pub model: Arc<str>,
+    pub attempts: u32,
+    pub retries: Vec<RetryMade>,
+    pub usage: Option<Usage>,
+    pub usage_source: UsageSource,
+    /// `None` where the price is not known.
+    pub cost: Option<Pico>,
+    pub queue: Duration,
+    pub latency: Duration,
+    /// Of the attempt that was answered.
+    pub first_byte: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub result: Result<Reply, Box<CallError>>,
+    pub info: CallInfo,
+}
+
+/// What is the same for every event of a call.
+struct Teller<'a> {
+    engine: &'a Engine,
+    origin: Arc<str>,
+    model: Arc<str>,
+    trace_id: TraceId,
+    tags: Option<Arc<Tags>>,
+    listener: Option<&'a dyn Listener>,
+}
+
+impl Teller<'_> {
+    fn tell(&self, kind: Kind, facts: Facts) {
+        self.engine.metrics().record(&self.model, kind, &facts);
+        if self.listener.is_none() && self.engine.log_file().is_none() {
+            return;
+        }
+        let event = Event {
+            schema: event::SCHEMA,
+            ts: event::unix_seconds(clock::wall()),
+            event: kind,
+            trace_id: self.trace_id,
+            origin: Arc::clone(&self.origin),
+            model: Arc::clone(&self.model),
+            facts,
+            tags: self.tags.clone(),
+        };
+        self.engine.write_log(&event);
+        if let Some(listener) = self.listener {
+            listener.hear(&event);
+        }
+    }
+}
+
+/// Makes one call. Dropping the future stops it: the connection closes and everything held goes back.
+pub async fn call(
+    engine: &Engine,
+    upstream: &Upstream,
+    order: Order,
+    listener: Option<&dyn Listener>,
+) -> Outcome {
+    let facts = RequestFacts::read(&order.body);
+    let model: Arc<str> = facts.model.as_deref().unwrap_or_default().into();
+    let scope = engine.scope(upstream, &model, clock::now());
+    let plan = plan(engine, &order, &facts, &scope);
+    let cost = plan.cost;
+    let teller = Teller {
+        engine,
+        origin: Arc::clone(&upstream.origin),
+        model: Arc::clone(&model),
+        trace_id: order.trace_id.unwrap_or_else(|| engine.draw_trace_id()),
+        tags: order.tags.clone(),
+        listener,
+    };
+    let mut call = Call::new(plan, Arc::clone(&scope), clock::now());
+    let mut step = call.begin(clock::now());
+    let mut got = None;
+    let result = loop {
+        for (kind, facts) in call.take_events() {
+            teller.tell(kind, facts);
+        }
+        step = match step {
+            Step::Admit { cost, limit } => match scope.admit(cost, limit).await {
+                Ok(permit) => call.admitted(clock::now(), permit),
+                Err(refusal) => call.refused(clock::now(), refusal),
+            },
+            Step::Send { number, until } => {
+                match attempt(engine, upstream, &order, number, until).await {
+                    Attempt::Cut => call.cut(clock::now()),
+                    Attempt::Failed(error) => engine.with_rng(|rng| call.failed(clock::now(), error, rng)),
+                    Attempt::Answered(answer) => {
+                        let (answered, read) = read(&scope, &facts, answer, cost);
+                        got = Some(read);
+                        engine.with_rng(|rng| call.answered(clock::now(), answered, rng))
+                    }
+                }
+            }
+            Step::Sleep { until } => {
+                clock::sleep_until(until).await;
+                call.slept(clock::now())
+            }
+            Step::Done(result) => break result,
+        };
+    };
+    conclude(&teller, call, result, got)
+}
+
+fn plan(engine: &Engine, order: &Order, facts: &RequestFacts<'_>, scope: &Scope) -> Plan {
+    let sizes = scope.sizes.lock();
+    let prompt = facts.estimate(sizes.bytes_per_token());
+    let output = facts.output_limit.unwrap_or_else(|| sizes.output().saturating_mul(facts.n));
+    drop(sizes);
+    Plan {
+        retry: engine.retry_policy(),
+        max_attempts: order.max_attempts,
+        total: order.timeouts.total,
+        attempt_timeout: order.timeouts.attempt,
+        cost: scope.affordable(prompt, output, facts.output_limit.is_some()),
+        replay_unsafe: facts.replay_unsafe,
+        stream: facts.stream,
+    }
+}
+
+enum Attempt {
+    Answered(Answer),
+    Failed(TransportError),
+    /// The call's deadline came first.
+    Cut,
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Bytes,
+    first_byte: Duration,
+}
+
+async fn attempt(engine: &Engine, upstream: &Upstream, order: &Order, number: u32, until: Instant) -> Attempt {
+    let limit = order.timeouts.attempt.map_or(Instant::FAR_FUTURE, |attempt| clock::now() + attempt);
+    let exchange = exchange(engine, upstream, order, number, limit.min(until));
+    match exchange.await {
+        Ok(answer) => Attempt::Answered(answer),
+        Err(Stopped::Error(error)) => Attempt::Failed(error),
+        Err(Stopped::OutOfTime) if clock::now() >= until => Attempt::Cut,
+        Err(Stopped::OutOfTime) => Attempt::Failed(timeout(
+            TransportErrorKind::AttemptTimeout,
+            "the attempt was not answered in full within",
+            order.timeouts.attempt,
+        )),
+    }
+}
+
+enum Stopped {
+    Error(TransportError),
+    OutOfTime,
+}
+
+impl From<TransportError> for Stopped {
+    fn from(error: TransportError) -> Self {
+        Self::Error(error)
+    }
+}
+
+async fn exchange(
+    engine: &Engine,
+    upstream: &Upstream,
+    order: &Order,
+    number: u32,
+    limit: Instant,
+) -> Result<Answer, Stopped> {
+    let sent_at = clock::now();
+    let request = request(order, number);
+    let first_byte = order.timeouts.first_byte;
+    let response = within(limit, first_byte, upstream.transport.send(request)).await.map_err(|late| {
+        late.unwrap_or_else(|| {
+            timeout(TransportErrorKind::FirstByteTimeout, "no answer began within", first_byte).into()
+        })
+    })??;
+    let first_byte = clock::now().since(sent_at);
+    let (status, headers, mut incoming) = (response.status, response.headers, response.body);
+    let idle = order.timeouts.idle;
+    let mut body = Collected::default();
+    while let Some(chunk) = within(limit, idle, incoming.chunk()).await.map_err(|late| {
+        late.unwrap_or_else(|| {
+            timeout(TransportErrorKind::IdleTimeout, "the answer paused for more than", idle).into()
+        })
+    })?? {
+        body.push(chunk, engine.max_response_bytes())?;
+    }
+    Ok(Answer { status, headers, body: body.into_bytes(), first_byte })
+}
+
+/// Runs `future` until `limit` and for at most `patience`. `Err(Some(OutOfTime))` is the limit, `Err(None)` the
+/// patience.
+async fn within<F: Future>(
+    limit: Instant,
+    patience: Option<Duration>,
+    future: F,
+) -> Result<F::Output, Option<Stopped>> {
+    let end = patience.map_or(Instant::FAR_FUTURE, |patience| clock::now() + patience);
+    match clock::until(limit.min(end), future).await {
+        Some(output) => Ok(output),
+        None if end < limit => Err(None),
+        None => Err(Some(Stopped::OutOfTime)),
+    }
+}
+
+fn timeout(kind: TransportErrorKind, what: &str, limit: Option<Duration>) -> TransportError {
+    TransportError { kind, message: format!("{what} {:.3} s", limit.unwrap_or_default().as_secs_f64()) }
+}
+
+fn request(order: &Order, number: u32) -> Request {
+    const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+    let mut headers = order.headers.clone();
+    headers.insert(RETRY_COUNT, HeaderValue::from(number - 1));
+    Request { method: order.method.clone(), url: order.url.clone(), headers, body: order.body.clone() }
+}
+
+/// A body in one piece; a body that came in one piece is not copied.
+#[derive(Default)]
+struct Collected {
+    first: Bytes,
+    rest: BytesMut,
+}
+
+impl Collected {
+    fn push(&mut self, chunk: Bytes, limit: usize) -> Result<(), TransportError> {
+        let length = self.first.len().max(self.rest.len()) + chunk.len();
+        if length > limit {
+            return Err(TransportError {
+                kind: TransportErrorKind::Decode,
+                message: format!("the decoded answer is larger than the limit of {limit} bytes"),
+            });
+        }
+        if self.first.is_empty() && self.rest.is_empty() {
+            self.first = chunk;
+        } else {
+            if self.rest.is_empty() {
+                self.rest.reserve(length);
+                self.rest.extend_from_slice(&self.first);
+            }
+            self.rest.extend_from_slice(&chunk);
+        }
+        Ok(())
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.rest.is_empty() { self.first } else { self.rest.freeze() }
+    }
+}
+
+/// What an answer said, kept until the call is known to end with it.
+struct Read {
+    reply: Reply,
+    reading: Option<Reading>,
+    first_byte: Duration,
+}
+
+fn read(scope: &Arc<Scope>, facts: &RequestFacts<'_>, answer: Answer, cost: u64) -> (Answered, Read) {
+    let Answer { status, headers, body, first_byte } = answer;
+    let classify::Answer { verdict, reading } = classify::answer(status, &headers, &body, clock::wall());
+    let usage = reading.as_ref().and_then(|reading| reading.usage.as_ref());
+    scope.learn(clock::now(), &headers, clock::wall());
+    let settlement = if let Some(usage) = usage {
+        scope.sizes.lock().record(facts.prompt_bytes, usage.uncached(), usage.output);
+        Settlement::Used { tokens: usage.input + usage.output }
+    } else if verdict.class == Class::Success {
+        Settlement::Estimated { tokens: cost }
+    } else if status == 429 {
+        Settlement::Unknown
+    } else {
+        Settlement::Failed
+    };
+    let cause = if verdict.class == Class::Success {
+        Cause::Local { message: String::new() }
+    } else {
+        Cause::Answer {
+            class: verdict.class,
+            status,
+            headers: headers.clone(),
+            body: body.clone(),
+            message: verdict.message.clone(),
+            code: verdict.code.clone(),
+        }
+    };
+    let request_id = classify::request_id(&headers);
+    let answered = Answered { verdict, cause, settlement, status, request_id, first_byte: Some(first_byte) };
+    (answered, Read { reply: Reply { status, headers, body }, reading, first_byte })
+}
+
+fn conclude(
+    teller: &Teller<'_>,
+    mut call: Call,
+    result: Result<(), Box<CallError>>,
+    got: Option<Read>,
+) -> Outcome {
+    let now = clock::now();
+    let (reading, first_byte, reply) = match got {
+        Some(read) => (read.reading, Some(read.first_byte), Some(read.reply)),
+        None => (None, None, None),
+    };
+    let reading = reading.filter(|_| result.is_ok());
+    let usage = reading.as_ref().and_then(|reading| reading.usage.clone());
+    let cost = usage.as_ref().and_then(|usage| {
+        let served = reading.as_ref().and_then(|reading| reading.model.as_deref());
+        let tier = reading.as_ref().and_then(|reading| reading.service_tier.as_deref());
+        teller.engine.cost(&teller.model, served, tier, usage)
+    });
+    let info = CallInfo {
+        trace_id: teller.trace_id,
+        model: Arc::clone(&teller.model),
+        attempts: call.attempts(),
+        retries: call.take_retries(),
+        usage_source: if usage.is_some() { UsageSource::Reported } else { UsageSource::Unknown },
+        usage,
+        cost,
+        queue: call.queue_time(),
+        latency: now.since(call.started()),
+        first_byte,
+    };
+    for (kind, facts) in call.take_events() {
+        teller.tell(kind, facts);
+    }
+    teller.tell(Kind::Call, call_facts(&info, &result));
+    let result = match (result, reply) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Some(reply)) => Ok(reply),
+        // `Done(Ok)` follows an answer; there is none to return without one.
+        (Ok(()), None) => Err(Box::new(CallError::closed(info.attempts, info.latency))),
+    };
+    Outcome { result, info }
+}
+
+fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>) -> Facts {
+    let error = result.as_ref().err();
+    let usage = info.usage.as_ref();
+    Facts {
+        attempts: Some(info.attempts),
+        outcome: Some(error.map_or("ok", |error| error.kind())),
+        reason: error.map(|error| error.reason.as_str()),
+        status: error.and_then(|error| error.status()),
+        latency_s: Some(info.latency.as_secs_f64()),
+        first_byte_s: info.first_byte.map(|first_byte| first_byte.as_secs_f64()),
+        queue_s: Some(info.queue.as_secs_f64()),
+        retry_after_s: error.and_then(|error| error.retry_after).map(|wait| wait.as_secs_f64()),
+        prompt_tokens: usage.map(|usage| usage.input),
+        cached_tokens: usage.map(|usage| usage.cache_read),
+        completion_tokens: usage.map(|usage| usage.output),
+        reasoning_tokens: usage.map(|usage| usage.reasoning),
+        usage: error.is_none().then(|| info.usage_source.as_str()),
+        cost_usd: info.cost.map(|cost| cost.to_string()),
+        ..Facts::default()
+    }
+}

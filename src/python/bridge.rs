@@ -1,0 +1,318 @@
+//! tokio ↔ asyncio: the only file that names asyncio.
+//!
+//! A task pushes its result on the inbox of the loop that asked and, only if the inbox was empty, writes one
+//! byte to a socket that the loop watches with `add_reader`. The loop's own thread then drains the inbox and
+//! resolves plain asyncio futures. No tokio thread touches the interpreter.
+//!
+//! A loop without `add_reader` (Windows' proactor) is woken through pyo3-async-runtimes instead; all else is
+//! the same.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyNotImplementedError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCFunction, PyWeakrefReference};
+use pyo3::{PyTraverseError, PyVisit, intern};
+use slab::Slab;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::outcome::{Delivery, Sink};
+
+/// Names one pending future; the serial tells a reused slot from the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    slot: usize,
+    serial: u64,
+}
+
+struct Pending {
+    serial: u64,
+    future: Py<PyAny>,
+    /// The caller's `contextvars`, in which its log records are made; `None` where nothing is logged.
+    context: Option<Py<PyAny>>,
+    abort: Option<AbortHandle>,
+}
+
+#[derive(Default)]
+struct Slots {
+    slab: Slab<Pending>,
+    serial: u64,
+}
+
+/// The side that tasks hold. Knows nothing of Python.
+pub(crate) struct Inbox {
+    deliveries: Mutex<Vec<(Key, Delivery)>>,
+    wake: Wake,
+}
+
+enum Wake {
+    Socket(UnixStream),
+    Notify(Notify),
+}
+
+impl Inbox {
+    fn push(&self, key: Key, delivery: Delivery) {
+        let was_empty = {
+            let mut deliveries = self.deliveries.lock();
+            deliveries.push((key, delivery));
+            deliveries.len() == 1
+        };
+        if was_empty {
+            match &self.wake {
+                // A full socket means that the loop has been told; a closed one, that it is gone.
+                Wake::Socket(socket) => drop((&*socket).write(&[1])),
+                Wake::Notify(notify) => notify.notify_one(),
+            }
+        }
+    }
+}
+
+/// Hands a call's deliveries to the loop that waits for them.
+pub(crate) struct Courier {
+    inbox: Arc<Inbox>,
+    key: Key,
+}
+
+impl Sink for Courier {
+    fn deliver(&self, delivery: Delivery) {
+        self.inbox.push(self.key, delivery);
+    }
+}
+
+/// One per running loop; lives as long as the loop watches its socket.
+#[pyclass(frozen, weakref, module = "tidegate._core")]
+pub(crate) struct LoopQueue {
+    event_loop: Py<PyAny>,
+    inbox: Arc<Inbox>,
+    slots: Mutex<Slots>,
+    readable: Option<UnixStream>,
+    /// Whether the fallback's waker is under way.
+    armed: AtomicBool,
+}
+
+/// A call under way.
+#[pyclass(frozen, module = "tidegate._core")]
+pub(crate) struct Ticket {
+    queue: Py<LoopQueue>,
+    key: Key,
+    /// What to await.
+    #[pyo3(get)]
+    future: Py<PyAny>,
+}
+
+#[pymethods]
+impl Ticket {
+    /// Stops the call if it still runs: its task is aborted, which closes the upstream connection and gives
+    /// every permit back.
+    fn cancel(&self) {
+        self.queue.get().forget(self.key);
+    }
+}
+
+#[pymethods]
+impl LoopQueue {
+    /// Called by the loop when there is something to collect.
+    fn _drain(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(mut socket) = self.readable.as_ref() {
+            let mut bytes = [0; 64];
+            while matches!(socket.read(&mut bytes), Ok(n) if n == bytes.len()) {}
+        }
+        let deliveries = std::mem::take(&mut *self.inbox.deliveries.lock());
+        for (key, delivery) in deliveries {
+            if let Err(error) = self.deliver(py, key, delivery) {
+                error.write_unraisable(py, Some(self.event_loop.bind(py)));
+            }
+        }
+        Ok(())
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.event_loop)?;
+        if let Some(slots) = self.slots.try_lock() {
+            for (_, pending) in &slots.slab {
+                visit.call(&pending.future)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LoopQueue {
+    fn drop(&mut self) {
+        for (_, pending) in &self.slots.get_mut().slab {
+            if let Some(abort) = &pending.abort {
+                abort.abort();
+            }
+        }
+    }
+}
+
+impl LoopQueue {
+    fn deliver(&self, py: Python<'_>, key: Key, delivery: Delivery) -> PyResult<()> {
+        let outcome = match delivery {
+            Delivery::Event(event) => {
+                let context = {
+                    let slots = self.slots.lock();
+                    let pending = slots.slab.get(key.slot).filter(|pending| pending.serial == key.serial);
+                    pending.and_then(|pending| pending.context.as_ref()).map(|context| context.clone_ref(py))
+                };
+                return event.log(py, context.as_ref().map(|context| context.bind(py)));
+            }
+            Delivery::Outcome(outcome) => outcome,
+        };
+        let Some(pending) = self.take(key) else { return Ok(()) };
+        let future = pending.future.bind(py);
+        if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+            return Ok(());
+        }
+        match outcome.into_python(py) {
+            Ok(value) => future.call_method1(intern!(py, "set_result"), (value,))?,
+            Err(error) => future.call_method1(intern!(py, "set_exception"), (error.into_value(py),))?,
+        };
+        Ok(())
+    }
+
+    fn take(&self, key: Key) -> Option<Pending> {
+        let mut slots = self.slots.lock();
+        if slots.slab.get(key.slot)?.serial != key.serial {
+            return None;
+        }
+        slots.slab.try_remove(key.slot)
+    }
+
+    fn forget(&self, key: Key) {
+        if let Some(abort) = self.take(key).and_then(|pending| pending.abort) {
+            abort.abort();
+        }
+    }
+
+    /// The fallback's waker: one awaitable of pyo3-async-runtimes at a time, while calls are pending.
+    fn arm(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        let this = slf.get();
+        if !matches!(this.inbox.wake, Wake::Notify(_)) || this.armed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let inbox = Arc::clone(&this.inbox);
+        let woken = pyo3_async_runtimes::tokio::future_into_py(py, async move {
+            if let Wake::Notify(notify) = &inbox.wake {
+                notify.notified().await;
+            }
+            Ok(())
+        })?;
+        let queue = slf.clone().unbind();
+        let collect = PyCFunction::new_closure(py, None, None, move |args, _| -> PyResult<()> {
+            let queue = queue.bind(args.py());
+            let this = queue.get();
+            this.armed.store(false, Ordering::Release);
+            this._drain(args.py())?;
+            let calls_pending = !this.slots.lock().slab.is_empty();
+            if calls_pending { Self::arm(queue) } else { Ok(()) }
+        })?;
+        woken.call_method1(intern!(py, "add_done_callback"), (collect,))?;
+        Ok(())
+    }
+}
+
+thread_local! {
+    /// The queues of the loops that ran on this thread, the last one first. Weak, so that a closed loop takes
+    /// its queue along.
+    static QUEUES: RefCell<Vec<Py<PyWeakrefReference>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Starts `start(courier)` for the running loop. `start` spawns the task and returns its handle.
+///
+/// Raises `RuntimeError` if no loop runs on this thread.
+pub(crate) fn submit(
+    py: Python<'_>,
+    context: Option<Py<PyAny>>,
+    start: impl FnOnce(Courier) -> PyResult<AbortHandle>,
+) -> PyResult<Ticket> {
+    let event_loop = running_loop(py)?;
+    let queue = queue_of(py, &event_loop)?;
+    let future = event_loop.call_method0(intern!(py, "create_future"))?.unbind();
+    let this = queue.get();
+    let key = {
+        let mut slots = this.slots.lock();
+        slots.serial += 1;
+        let serial = slots.serial;
+        let pending = Pending { serial, future: future.clone_ref(py), context, abort: None };
+        Key { slot: slots.slab.insert(pending), serial }
+    };
+    match start(Courier { inbox: Arc::clone(&this.inbox), key }) {
+        Ok(abort) => {
+            if let Some(pending) = this.slots.lock().slab.get_mut(key.slot) {
+                pending.abort = Some(abort);
+            }
+        }
+        Err(error) => {
+            drop(this.take(key));
+            return Err(error);
+        }
+    }
+    LoopQueue::arm(&queue)?;
+    Ok(Ticket { queue: queue.unbind(), key, future })
+}
+
+fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static GET_RUNNING_LOOP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    GET_RUNNING_LOOP.import(py, "asyncio", "get_running_loop")?.call0()
+}
+
+fn queue_of<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, LoopQueue>> {
+    let known = QUEUES.take();
+    let mut alive = Vec::with_capacity(known.len());
+    let mut found = None;
+    for weak in known {
+        let Some(queue) = weak.bind(py).upgrade().and_then(|queue| queue.cast_into::<LoopQueue>().ok()) else {
+            continue;
+        };
+        if queue.get().event_loop.is(event_loop) {
+            alive.insert(0, weak);
+            found = Some(queue);
+        } else {
+            alive.push(weak);
+        }
+    }
+    let queue = match found {
+        Some(queue) => Ok(queue),
+        None => new_queue(py, event_loop).and_then(|queue| {
+            alive.insert(0, PyWeakrefReference::new(queue.as_any())?.unbind());
+            Ok(queue)
+        }),
+    };
+    QUEUES.set(alive);
+    queue
+}
+
+fn new_queue<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, LoopQueue>> {
+    let (readable, writable) = UnixStream::pair()?;
+    readable.set_nonblocking(true)?;
+    writable.set_nonblocking(true)?;
+    let fd = readable.as_raw_fd();
+    let build = |wake, readable| {
+        let queue = LoopQueue {
+            event_loop: event_loop.clone().unbind(),
+            inbox: Arc::new(Inbox { deliveries: Mutex::default(), wake }),
+            slots: Mutex::default(),
+            readable,
+            armed: AtomicBool::new(false),
+        };
+        Bound::new(py, queue)
+    };
+    let queue = build(Wake::Socket(writable), Some(readable))?;
+    let drain = queue.getattr(intern!(py, "_drain"))?;
+    match event_loop.call_method1(intern!(py, "add_reader"), (fd, drain)) {
+        Ok(_) => Ok(queue),
+        Err(error) if error.is_instance_of::<PyNotImplementedError>(py) => build(Wake::Notify(Notify::new()), None),
+        Err(error) => Err(error),
+    }
+}
