@@ -168,3 +168,34 @@ pub struct CallError {
     /// When it is worth trying again, where somebody said so.
     pub retry_after: Option<Duration>,
 }
+
+impl CallError {
+    /// A call that the engine let go of; there is nothing of it to report.
+    pub fn closed(attempts: u32, elapsed: Duration) -> Self {
+        let message = String::from("the engine was shut down before the call ended");
+        Self { reason: Reason::Closed, cause: Cause::Local { message }, attempts, elapsed, retry_after: None }
+    }
+
+    /// The class of the answer, the kind of the transport's failure, or the reason of a local refusal.
+    pub fn kind(&self) -> &'static str {
+        match &self.cause {
+            Cause::Answer { class, .. } => class.as_str(),
+            Cause::Transport(error) => error.kind.as_str(),
+            Cause::Local { .. } => self.reason.as_str(),
+        }
+    }
+
+    pub fn status(&self) -> Option<u16> {
+        match &self.cause {
+            Cause::Answer { status, .. } => Some(*status),
+            Cause::Transport(_) | Cause::Local { .. } => None,
+        }
+    }
+
+    pub fn message(&self) -> &str {
+        match &self.cause {
+            Cause::Answer { message, .. } | Cause::Local { message } => message,
+            Cause::Transport(error) => &error.message,
+        }
+    }
+}

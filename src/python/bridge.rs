@@ -24,7 +24,7 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::outcome::{Delivery, Sink};
+use super::outcome::{Delivery, Sink, into_python, lost};
 
 /// Names one pending future; the serial tells a reused slot from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,14 +166,15 @@ impl LoopQueue {
                 };
                 return event.log(py, context.as_ref().map(|context| context.bind(py)));
             }
-            Delivery::Outcome(outcome) => outcome,
+            Delivery::Outcome(outcome) => Some(outcome),
+            Delivery::Lost => None,
         };
         let Some(pending) = self.take(key) else { return Ok(()) };
         let future = pending.future.bind(py);
         if future.call_method0(intern!(py, "done"))?.is_truthy()? {
             return Ok(());
         }
-        match outcome.into_python(py) {
+        match outcome.map_or_else(|| Err(lost()), |outcome| into_python(py, *outcome)) {
             Ok(value) => future.call_method1(intern!(py, "set_result"), (value,))?,
             Err(error) => future.call_method1(intern!(py, "set_exception"), (error.into_value(py),))?,
         };

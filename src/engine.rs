@@ -1,0 +1,315 @@
+//! The gate: all state that calls share, and the settings they start from.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use globset::{Glob, GlobMatcher};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use url::Url;
+
+use crate::clock::{self, Instant};
+use crate::config::{BreakerPolicy, Limits, RetryBudgetPolicy, RetryPolicy, Timeouts};
+use crate::error::ConfigError;
+use crate::event::{Event, LogFile, TraceId};
+use crate::price::{Pico, PriceBook};
+use crate::scope::{Scope, ScopeKey};
+use crate::transport::reqwest::ReqwestTransport;
+use crate::transport::{Transport, TransportOptions, redirect};
+use crate::usage::Usage;
+
+/// Everything a gate can be told. `None` turns a mechanism off.
+#[derive(Debug, Default)]
+pub struct GateConfig {
+    pub retry: RetryPolicy,
+    pub timeouts: Timeouts,
+    /// Glob on the model, limits; the first that matches counts. No match: no limits.
+    pub limits: Vec<(String, Limits)>,
+    pub breaker: Option<BreakerPolicy>,
+    pub retry_budget: Option<RetryBudgetPolicy>,
+    pub prices: PriceBook,
+    pub log_file: Option<PathBuf>,
+    /// Makes jitter and trace ids reproducible.
+    pub seed: Option<u64>,
+}
+
+/// Scopes kept at once. Beyond it, idle ones are let go: a caller's invented model names must not fill memory.
+const SCOPES: usize = 1024;
+
+/// Largest decoded answer: a batch of 2,048 embeddings of 3,072 numbers needs half of it; a compressed bomb
+/// ends at it.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
+
+#[derive(Debug)]
+pub struct Engine {
+    retry: Arc<RetryPolicy>,
+    timeouts: Timeouts,
+    limits: Vec<(GlobMatcher, Limits)>,
+    breaker: Option<BreakerPolicy>,
+    retry_budget: Option<RetryBudgetPolicy>,
+    prices: PriceBook,
+    log_file: Option<LogFile>,
+    log_failed: AtomicBool,
+    metrics: crate::metrics::Registry,
+    rng: Mutex<SmallRng>,
+    /// Keys the hashes of credentials, which are thus worth nothing outside this process.
+    hasher: RandomState,
+    scopes: Mutex<HashMap<ScopeKey, Arc<Scope>>>,
+    transports: Mutex<HashMap<TransportOptions, Arc<dyn Transport>>>,
+}
+
+impl Engine {
+    pub fn new(config: GateConfig) -> Result<Self, ConfigError> {
+        config.retry.validate()?;
+        config.timeouts.validate()?;
+        let mut limits = Vec::with_capacity(config.limits.len());
+        for (pattern, policy) in config.limits {
+            policy.validate()?;
+            let glob = Glob::new(&pattern).map_err(|error| {
+                ConfigError::new("limits", &pattern, format!("must be a pattern such as gpt-4.1* ({error})"))
+            })?;
+            limits.push((glob.compile_matcher(), policy));
+        }
+        config.breaker.as_ref().map_or(Ok(()), BreakerPolicy::validate)?;
+        config.retry_budget.as_ref().map_or(Ok(()), RetryBudgetPolicy::validate)?;
+        Ok(Self {
+            retry: Arc::new(config.retry),
+            timeouts: config.timeouts,
+            limits,
+            breaker: config.breaker,
+            retry_budget: config.retry_budget,
+            prices: config.prices,
+            log_file: config.log_file.as_deref().map(LogFile::open).transpose()?,
+            log_failed: AtomicBool::new(false),
+            metrics: crate::metrics::Registry::new(),
+            rng: Mutex::new(config.seed.map_or_else(entropy, SmallRng::seed_from_u64)),
+            hasher: RandomState::new(),
+            scopes: Mutex::default(),
+            transports: Mutex::default(),
+        })
+    }
+
+    pub fn retry_policy(&self) -> Arc<RetryPolicy> {
+        Arc::clone(&self.retry)
+    }
+
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
+    }
+
+    pub fn metrics(&self) -> &crate::metrics::Registry {
+        &self.metrics
+    }
+
+    pub fn log_file(&self) -> Option<&LogFile> {
+        self.log_file.as_ref()
+    }
+
+    pub const fn max_response_bytes(&self) -> usize {
+        MAX_RESPONSE_BYTES
+    }
+
+    /// Writes to the log file, if there is one. A full disk must not fail calls: it is remembered and shown by
+    /// `snapshot()`.
+    pub fn write_log(&self, event: &Event) {
+        if let Some(file) = &self.log_file
+            && file.write(event).is_err()
+        {
+            self.log_failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn with_rng<T>(&self, f: impl FnOnce(&mut SmallRng) -> T) -> T {
+        f(&mut self.rng.lock())
+    }
+
+    pub fn draw_trace_id(&self) -> TraceId {
+        TraceId::random(&mut *self.rng.lock())
+    }
+
+    /// What an answer costs, by the name the server gave the model, else by the one that was asked for.
+    pub fn cost(&self, asked: &str, served: Option<&str>, tier: Option<&str>, usage: &Usage) -> Option<Pico> {
+        let wall = clock::wall();
+        served
+            .and_then(|served| self.prices.cost(served, tier, usage, wall))
+            .or_else(|| self.prices.cost(asked, tier, usage, wall))
+    }
+
+    pub fn scope(&self, upstream: &Upstream, model: &Arc<str>, now: Instant) -> Arc<Scope> {
+        let key = ScopeKey {
+            origin: Arc::clone(&upstream.origin),
+            credential: upstream.credential,
+            model: Arc::clone(model),
+        };
+        let mut scopes = self.scopes.lock();
+        if let Some(scope) = scopes.get(&key) {
+            return Arc::clone(scope);
+        }
+        if scopes.len() >= SCOPES {
+            scopes.retain(|_, scope| Arc::strong_count(scope) > 1);
+        }
+        let limits = self.limits.iter().find(|(glob, _)| glob.is_match(model.as_ref()));
+        let unlimited = Limits { concurrency: None, learn: false, ..Limits::default() };
+        let limits = limits.map_or(&unlimited, |(_, limits)| limits);
+        let scope =
+            Scope::new(key.clone(), limits, self.breaker.as_ref(), self.retry_budget.as_ref(), now);
+        scopes.insert(key, Arc::clone(&scope));
+        scope
+    }
+
+    pub fn scopes(&self) -> Vec<Arc<Scope>> {
+        self.scopes.lock().values().cloned().collect()
+    }
+
+    fn transport(&self, options: TransportOptions) -> Result<Arc<dyn Transport>, ConfigError> {
+        let mut transports = self.transports.lock();
+        if let Some(transport) = transports.get(&options) {
+            return Ok(Arc::clone(transport));
+        }
+        let transport: Arc<dyn Transport> = Arc::new(ReqwestTransport::new(&options)?);
+        transports.insert(options, Arc::clone(&transport));
+        Ok(transport)
+    }
+}
+
+fn entropy() -> SmallRng {
+    let state = RandomState::new();
+    SmallRng::seed_from_u64(state.hash_one(clock::now().as_nanos()))
+}
+
+/// How to reach one base URL.
+#[derive(Debug, Clone)]
+pub struct UpstreamConfig {
+    pub base_url: String,
+    pub api_key: Option<String>,
+    /// Sent with every request; these win over what tidegate sets itself.
+    pub headers: Vec<(String, String)>,
+    /// `None` takes the gate's.
+    pub timeouts: Option<Timeouts>,
+    /// `None` takes the gate's.
+    pub max_attempts: Option<u32>,
+    pub transport: TransportOptions,
+}
+
+/// A base URL with its credential, its pool and its defaults.
+pub struct Upstream {
+    pub origin: Arc<str>,
+    pub base: Url,
+    pub headers: HeaderMap,
+    pub credential: u64,
+    pub transport: Arc<dyn Transport>,
+    pub timeouts: Timeouts,
+    pub max_attempts: u32,
+}
+
+/// Headers hold the key, so they are not shown.
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstream").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl Upstream {
+    pub fn new(engine: &Engine, config: UpstreamConfig) -> Result<Self, ConfigError> {
+        let base = base_url(&config.base_url)?;
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("tidegate/", env!("CARGO_PKG_VERSION"))));
+        if let Some(key) = &config.api_key {
+            headers.insert(AUTHORIZATION, bearer(key)?);
+        }
+        for (name, value) in &config.headers {
+            let (name, value) = header(name, value)?;
+            headers.insert(name, value);
+        }
+        let timeouts = config.timeouts.unwrap_or_else(|| engine.timeouts.clone());
+        timeouts.validate()?;
+        let max_attempts = config.max_attempts.unwrap_or(engine.retry.max_attempts);
+        if max_attempts == 0 {
+            return Err(ConfigError::new("max_attempts", 0, "must be 1 or more"));
+        }
+        let transport =
+            engine.transport(TransportOptions { connect_timeout: timeouts.connect, ..config.transport })?;
+        Ok(Self {
+            origin: redirect::origin(&base).into(),
+            credential: engine.hasher.hash_one(config.api_key.as_deref().unwrap_or_default()),
+            base,
+            headers,
+            transport,
+            timeouts,
+            max_attempts,
+        })
+    }
+
+    /// The URL of `path` below the base URL, with `query` pairs appended.
+    pub fn url(&self, path: &str, query: &[(String, String)]) -> Result<Url, ConfigError> {
+        const RULE: &str = "must be a path below the base URL, such as /chat/completions";
+        let mut url = self.base.clone();
+        let (path, own_query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+        if path.contains("://") || path.contains('#') {
+            return Err(ConfigError::new("path", path, RULE));
+        }
+        let joined = format!("{}/{}", self.base.path().trim_end_matches('/'), path.trim_start_matches('/'));
+        url.set_path(&joined);
+        if own_query.is_some() {
+            url.set_query(own_query);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(url)
+    }
+}
+
+fn base_url(text: &str) -> Result<Url, ConfigError> {
+    const RULE: &str = "must be an absolute URL with a host, such as https://api.openai.com/v1";
+    // The URL may hold a password; only the part after it is shown.
+    let shown = text.rsplit('@').next().unwrap_or_default();
+    let url = Url::parse(text).map_err(|error| ConfigError::new("base_url", shown, format!("{RULE} ({error})")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(ConfigError::new("base_url", shown, "must start with http:// or https://"));
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(ConfigError::new("base_url", shown, RULE));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(ConfigError::new("base_url", shown, "must not hold a user name or password"));
+    }
+    Ok(url)
+}
+
+fn bearer(key: &str) -> Result<HeaderValue, ConfigError> {
+    if key.is_empty() {
+        return Err(ConfigError::new("api_key", "''", "must not be empty"));
+    }
+    let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+        ConfigError::new(
+            "api_key",
+            "***",
+            "must be printable ASCII without line breaks; was it read from a file with its newline?",
+        )
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// A header from outside. Its value may be a secret and is never shown.
+pub fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), ConfigError> {
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| ConfigError::new("headers", format!("{name:?}"), "must be a valid header name"))?;
+    let value = HeaderValue::from_str(value).map_err(|_| {
+        ConfigError::new(
+            format!("headers[{name:?}]"),
+            "***",
+            "must be printable without line breaks",
+        )
+    })?;
+    Ok((parsed, value))
+}

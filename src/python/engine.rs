@@ -1,0 +1,348 @@
+//! `Engine` and `Upstream`: from a Python call to a running task.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyMapping};
+use tokio::task::AbortHandle;
+
+use super::blocking;
+use super::bridge::{self, Ticket};
+use super::errors::config_error;
+use super::outcome::{Delivery, LogListener, NOTHING, Sink};
+use super::response::{PyResponse, parse};
+use super::{encode, policy, runtime};
+use crate::clock;
+use crate::config::{self, Limits};
+use crate::drive::{self, Order};
+use crate::engine::{self, Engine, GateConfig, Upstream, UpstreamConfig};
+use crate::error::ConfigError;
+use crate::event::{Listener, Tags, TraceId};
+use crate::price::PriceBook;
+use crate::transport::TransportOptions;
+
+/// What was built in one process. After a fork it is built anew from its settings: the old one holds locks and
+/// sockets of threads that are not here.
+struct PerProcess<T> {
+    current: Mutex<(u64, Arc<T>)>,
+}
+
+impl<T> PerProcess<T> {
+    fn new(value: T) -> Self {
+        Self { current: Mutex::new((runtime::generation(), Arc::new(value))) }
+    }
+
+    fn get(&self, build: impl FnOnce() -> PyResult<T>) -> PyResult<Arc<T>> {
+        let mut current = self.current.lock();
+        if current.0 != runtime::generation() {
+            let built = (runtime::generation(), Arc::new(build()?));
+            std::mem::forget(std::mem::replace(&mut *current, built));
+        }
+        Ok(Arc::clone(&current.1))
+    }
+}
+
+#[pyclass(frozen, name = "Engine", module = "tidegate._core")]
+pub(crate) struct PyEngine {
+    settings: Settings,
+    engine: PerProcess<Engine>,
+}
+
+/// The settings in the core's terms, kept for the next process.
+struct Settings {
+    retry: config::RetryPolicy,
+    timeouts: config::Timeouts,
+    limits: Vec<(String, Limits)>,
+    breaker: Option<config::BreakerPolicy>,
+    retry_budget: Option<config::RetryBudgetPolicy>,
+    prices: PriceBook,
+    log_file: Option<String>,
+    seed: Option<u64>,
+}
+
+impl Settings {
+    fn build(&self) -> Result<Engine, ConfigError> {
+        Engine::new(GateConfig {
+            retry: self.retry.clone(),
+            timeouts: self.timeouts.clone(),
+            limits: self.limits.clone(),
+            breaker: self.breaker.clone(),
+            retry_budget: self.retry_budget.clone(),
+            prices: self.prices.clone(),
+            log_file: self.log_file.as_ref().map(Into::into),
+            seed: self.seed,
+        })
+    }
+}
+
+#[pymethods]
+impl PyEngine {
+    #[new]
+    #[pyo3(signature = (*, retry, timeouts, limits, breaker, retry_budget, prices, log_file, seed))]
+    #[allow(clippy::too_many_arguments, reason = "the settings of a gate, by name")]
+    fn new(
+        py: Python<'_>,
+        retry: &Bound<'_, PyAny>,
+        timeouts: &Bound<'_, PyAny>,
+        limits: Vec<(String, Bound<'_, PyAny>)>,
+        breaker: Option<&Bound<'_, PyAny>>,
+        retry_budget: Option<&Bound<'_, PyAny>>,
+        prices: Option<&str>,
+        log_file: Option<String>,
+        seed: Option<u64>,
+    ) -> PyResult<Self> {
+        let config = |error: ConfigError| config_error(py, &error);
+        let limits = limits
+            .into_iter()
+            .map(|(pattern, limits)| Ok((pattern, policy::limits(&limits)?)))
+            .collect::<PyResult<_>>()?;
+        let settings = Settings {
+            retry: policy::retry(retry)?,
+            timeouts: policy::timeouts(timeouts)?,
+            limits,
+            breaker: breaker.map(policy::breaker).transpose()?,
+            retry_budget: retry_budget.map(policy::retry_budget).transpose()?,
+            prices: prices.map(PriceBook::from_json).transpose().map_err(config)?.unwrap_or_default(),
+            log_file,
+            seed,
+        };
+        let engine = PerProcess::new(settings.build().map_err(config)?);
+        Ok(Self { settings, engine })
+    }
+
+    #[pyo3(signature = (*, base_url, api_key, headers, timeouts, max_attempts, ca_bundle, http2, proxy))]
+    #[allow(clippy::too_many_arguments, reason = "the settings of a client, by name")]
+    fn upstream(
+        slf: &Bound<'_, Self>,
+        base_url: String,
+        api_key: Option<String>,
+        headers: &Bound<'_, PyMapping>,
+        timeouts: Option<&Bound<'_, PyAny>>,
+        max_attempts: Option<u32>,
+        ca_bundle: Option<String>,
+        http2: bool,
+        proxy: Option<String>,
+    ) -> PyResult<PyUpstream> {
+        let config = UpstreamConfig {
+            base_url,
+            api_key,
+            headers: pairs(headers)?,
+            timeouts: timeouts.map(policy::timeouts).transpose()?,
+            max_attempts,
+            transport: TransportOptions { ca_bundle, http2, proxy, ..TransportOptions::default() },
+        };
+        let engine = slf.get().current(slf.py())?;
+        let upstream =
+            Upstream::new(&engine, config.clone()).map_err(|error| config_error(slf.py(), &error))?;
+        Ok(PyUpstream { engine: slf.clone().unbind(), config, upstream: PerProcess::new(upstream) })
+    }
+
+    /// The gate's state and counters as plain data.
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let json = self.current(py)?.snapshot(clock::now());
+        parse(py, &Bytes::from(json))
+    }
+
+    fn metrics_text(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.current(py)?.metrics_text(clock::now()))
+    }
+}
+
+impl PyEngine {
+    fn current(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
+        self.engine.get(|| self.settings.build().map_err(|error| config_error(py, &error)))
+    }
+}
+
+#[pyclass(frozen, name = "Upstream", module = "tidegate._core")]
+pub(crate) struct PyUpstream {
+    engine: Py<PyEngine>,
+    config: UpstreamConfig,
+    upstream: PerProcess<Upstream>,
+}
+
+#[pymethods]
+impl PyUpstream {
+    #[getter]
+    fn base_url(&self) -> &str {
+        &self.config.base_url
+    }
+
+    /// Starts a call on the running loop.
+    #[pyo3(signature = (method, path, options, *, json=None, content=None, log_level=NOTHING, context=None))]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a request, by name")]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        method: &str,
+        path: &str,
+        options: Option<&Bound<'_, PyDict>>,
+        json: Option<&Bound<'_, PyAny>>,
+        content: Option<&Bound<'_, PyBytes>>,
+        log_level: i32,
+        context: Option<Py<PyAny>>,
+    ) -> PyResult<Ticket> {
+        let job = self.job(py, method, path, options, json, content)?;
+        bridge::submit(py, context, |courier| job.spawn(courier, log_level))
+    }
+
+    /// Makes a call and waits for it without the GIL.
+    #[pyo3(signature = (method, path, options, *, json=None, content=None, log_level=NOTHING))]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a request, by name")]
+    fn call(
+        &self,
+        py: Python<'_>,
+        method: &str,
+        path: &str,
+        options: Option<&Bound<'_, PyDict>>,
+        json: Option<&Bound<'_, PyAny>>,
+        content: Option<&Bound<'_, PyBytes>>,
+        log_level: i32,
+    ) -> PyResult<Py<PyResponse>> {
+        let job = self.job(py, method, path, options, json, content)?;
+        blocking::wait(py, |mailbox| job.spawn(mailbox, log_level))
+    }
+}
+
+/// A call ready to be started.
+struct Job {
+    engine: Arc<Engine>,
+    upstream: Arc<Upstream>,
+    order: Order,
+}
+
+impl Job {
+    fn spawn(self, sink: impl Sink, log_level: i32) -> PyResult<AbortHandle> {
+        let Self { engine, upstream, order } = self;
+        let task = runtime::handle()?.spawn(async move {
+            let mut promise = Promise { sink, kept: false };
+            let listener = LogListener { sink: &promise.sink, lowest: log_level };
+            let listener = (log_level < NOTHING).then_some(&listener as &dyn Listener);
+            let outcome = drive::call(&engine, &upstream, order, listener).await;
+            promise.kept = true;
+            promise.sink.deliver(Delivery::Outcome(Box::new(outcome)));
+        });
+        Ok(task.abort_handle())
+    }
+}
+
+/// A task that ends without an outcome says so, lest somebody wait for ever.
+struct Promise<S: Sink> {
+    sink: S,
+    kept: bool,
+}
+
+impl<S: Sink> Drop for Promise<S> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.sink.deliver(Delivery::Lost);
+        }
+    }
+}
+
+impl PyUpstream {
+    fn job(
+        &self,
+        py: Python<'_>,
+        method: &str,
+        path: &str,
+        options: Option<&Bound<'_, PyDict>>,
+        json: Option<&Bound<'_, PyAny>>,
+        content: Option<&Bound<'_, PyBytes>>,
+    ) -> PyResult<Job> {
+        let config = |error: ConfigError| config_error(py, &error);
+        let engine = self.engine.get().current(py)?;
+        let upstream =
+            self.upstream.get(|| Upstream::new(&engine, self.config.clone()).map_err(config))?;
+        let body = match (json, content) {
+            (Some(json), _) => Bytes::from(encode::to_json(json)?),
+            (None, Some(content)) => Bytes::copy_from_slice(content.as_bytes()),
+            (None, None) => Bytes::new(),
+        };
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|_| config(ConfigError::new("method", method, "must be an HTTP method")))?;
+        let mut order = Order {
+            method,
+            url: upstream.url(path, &[]).map_err(config)?,
+            headers: upstream.headers.clone(),
+            body,
+            timeouts: upstream.timeouts.clone(),
+            max_attempts: upstream.max_attempts,
+            tags: None,
+            trace_id: None,
+        };
+        if let Some(options) = options {
+            apply(&mut order, &upstream, path, options)?;
+        }
+        Ok(Job { engine, upstream, order })
+    }
+}
+
+/// The options of one call. `None` never erases what the client has.
+fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_, PyDict>) -> PyResult<()> {
+    let py = options.py();
+    let config = |error: ConfigError| config_error(py, &error);
+    for (name, value) in options.iter() {
+        let name = name.extract::<String>()?;
+        if value.is_none() {
+            continue;
+        }
+        let seconds = || {
+            let seconds = value.extract::<f64>().map_err(|_| {
+                config(ConfigError::new(&name, value.to_string(), "must be a number of seconds"))
+            })?;
+            if seconds == 0.0 {
+                return Err(config(ConfigError::new(&name, "0", "must be greater than 0")));
+            }
+            config::seconds(&name, seconds).map_err(config)
+        };
+        match name.as_str() {
+            "headers" => {
+                for (name, value) in pairs(value.cast::<PyMapping>()?)? {
+                    let (name, value) = engine::header(&name, &value).map_err(config)?;
+                    order.headers.insert(name, value);
+                }
+            }
+            "params" => {
+                order.url = upstream.url(path, &pairs(value.cast::<PyMapping>()?)?).map_err(config)?;
+            }
+            "timeout" => order.timeouts.attempt = Some(seconds()?),
+            "total_timeout" => order.timeouts.total = Some(seconds()?),
+            "max_attempts" => {
+                order.max_attempts = value.extract::<u32>().ok().filter(|attempts| *attempts > 0).ok_or_else(
+                    || config(ConfigError::new(&name, value.to_string(), "must be a whole number, 1 or more")),
+                )?;
+            }
+            "tags" => {
+                let tags: Tags = pairs(value.cast::<PyMapping>()?)?.into_iter().collect();
+                order.tags = Some(Arc::new(tags));
+            }
+            "trace_id" => {
+                let text = value.extract::<String>()?;
+                order.trace_id = Some(TraceId::parse(&text).ok_or_else(|| {
+                    config(ConfigError::new(&name, text, "must be 32 lower-case hex digits, not all zero"))
+                })?);
+            }
+            _ => return Err(config(ConfigError::new("option", name, "must be an option of a call"))),
+        }
+    }
+    Ok(())
+}
+
+/// A mapping of text to text; numbers and booleans are written as JSON writes them.
+fn pairs(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, String)>> {
+    let mut pairs = Vec::new();
+    for item in mapping.items()?.iter() {
+        let (name, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
+        let text = if let Ok(truth) = value.extract::<bool>() {
+            truth.to_string()
+        } else {
+            value.str()?.to_string()
+        };
+        pairs.push((name, text));
+    }
+    Ok(pairs)
+}

@@ -1,0 +1,48 @@
+//! The Python extension module `tidegate._core`: the only folder that names pyo3.
+
+mod blocking;
+mod bridge;
+mod encode;
+mod engine;
+mod errors;
+mod mock;
+mod outcome;
+mod policy;
+mod response;
+mod runtime;
+
+use pyo3::prelude::*;
+
+#[pymodule(name = "_core")]
+mod core {
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
+    use super::bridge::{LoopQueue, Ticket};
+    #[pymodule_export]
+    use super::engine::{PyEngine, PyUpstream};
+    #[pymodule_export]
+    use super::mock::PyMockServer;
+    #[pymodule_export]
+    use super::policy::check_policy;
+    #[pymodule_export]
+    use super::response::{PyCallInfo, PyResponse, PyRetry, PyUsage};
+    #[pymodule_export]
+    use super::runtime::{_after_fork_in_child, _at_exit};
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        py.import("atexit")?.call_method1("register", (module.getattr("_at_exit")?,))?;
+        let os = py.import("os")?;
+        if os.hasattr("register_at_fork")? {
+            let hook = pyo3::types::PyDict::new(py);
+            hook.set_item("after_in_child", module.getattr("_after_fork_in_child")?)?;
+            os.call_method("register_at_fork", (), Some(&hook))?;
+        }
+        Ok(())
+    }
+}

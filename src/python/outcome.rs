@@ -1,0 +1,72 @@
+//! What a task hands back to the thread that asked, and its way into Python.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyBytes;
+
+use super::errors;
+use super::response::PyResponse;
+use crate::drive::Outcome;
+use crate::event::{Event, Level, Listener};
+
+pub(crate) enum Delivery {
+    Event(LogRecord),
+    Outcome(Box<Outcome>),
+    /// The task ended without an outcome: it was stopped, or it panicked.
+    Lost,
+}
+
+/// Takes deliveries on any thread, without Python.
+pub(crate) trait Sink: Send + Sync + 'static {
+    fn deliver(&self, delivery: Delivery);
+}
+
+/// An event on its way to Python's `logging`.
+pub(crate) struct LogRecord {
+    level: Level,
+    json: Vec<u8>,
+}
+
+impl LogRecord {
+    /// Emits the record, in `context` where one is given.
+    pub(crate) fn log(&self, py: Python<'_>, context: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        static EMIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let emit = EMIT.import(py, "tidegate._log", "emit")?;
+        let (level, json) = (self.level as i32, PyBytes::new(py, &self.json));
+        match context {
+            Some(context) => context.call_method1(pyo3::intern!(py, "run"), (emit, level, json))?,
+            None => emit.call1((level, json))?,
+        };
+        Ok(())
+    }
+}
+
+/// Passes on the events that somebody's logger wants.
+pub(crate) struct LogListener<'a, S> {
+    pub(crate) sink: &'a S,
+    pub(crate) lowest: i32,
+}
+
+impl<S: Sink> Listener for LogListener<'_, S> {
+    fn hear(&self, event: &Event) {
+        let level = event.level();
+        if level as i32 >= self.lowest {
+            self.sink.deliver(Delivery::Event(LogRecord { level, json: event.to_json() }));
+        }
+    }
+}
+
+/// No event is at or above this level.
+pub(crate) const NOTHING: i32 = Level::Warning as i32 + 1;
+
+pub(crate) fn lost() -> PyErr {
+    PyRuntimeError::new_err("the call was stopped before it ended: the engine was shut down, or failed inside")
+}
+
+pub(crate) fn into_python(py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyResponse>> {
+    match outcome.result {
+        Ok(reply) => Py::new(py, PyResponse::new(py, reply, outcome.info)?),
+        Err(error) => Err(errors::call_error(py, &error, outcome.info)),
+    }
+}

@@ -1,0 +1,176 @@
+//! Policy dataclasses → the core's policies. Types are checked here, rules in `config.rs`.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use super::errors::config_error;
+use crate::config::{self, BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, Timeouts};
+use crate::error::ConfigError;
+
+/// One policy object and the prefix of its fields in messages.
+struct Fields<'a, 'py> {
+    object: &'a Bound<'py, PyAny>,
+    prefix: &'static str,
+}
+
+impl<'py> Fields<'_, 'py> {
+    fn refuse(&self, name: &str, value: &Bound<'py, PyAny>, rule: &str) -> PyErr {
+        let shown = value.repr().map_or_else(|_| String::from("?"), |repr| repr.to_string());
+        config_error(value.py(), &ConfigError::new(format!("{}.{name}", self.prefix), shown, rule))
+    }
+
+    fn get(&self, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.object.getattr(name)
+    }
+
+    fn seconds(&self, name: &str) -> PyResult<Duration> {
+        let value = self.get(name)?;
+        self.as_seconds(name, &value)
+    }
+
+    fn maybe_seconds(&self, name: &str) -> PyResult<Option<Duration>> {
+        let value = self.get(name)?;
+        if value.is_none() { Ok(None) } else { self.as_seconds(name, &value).map(Some) }
+    }
+
+    fn as_seconds(&self, name: &str, value: &Bound<'py, PyAny>) -> PyResult<Duration> {
+        let number = self.as_number(name, value, "must be a number of seconds")?;
+        config::seconds(&format!("{}.{name}", self.prefix), number)
+            .map_err(|error| config_error(value.py(), &error))
+    }
+
+    fn number(&self, name: &str) -> PyResult<f64> {
+        self.as_number(name, &self.get(name)?, "must be a number")
+    }
+
+    fn as_number(&self, name: &str, value: &Bound<'py, PyAny>, rule: &str) -> PyResult<f64> {
+        if value.is_instance_of::<pyo3::types::PyBool>() {
+            return Err(self.refuse(name, value, rule));
+        }
+        value.extract::<f64>().map_err(|_| self.refuse(name, value, rule))
+    }
+
+    fn count<T>(&self, name: &str) -> PyResult<T>
+    where
+        T: for<'a> FromPyObject<'a, 'py>,
+    {
+        const RULE: &str = "must be a whole number, 0 or more";
+        let value = self.get(name)?;
+        if value.is_instance_of::<pyo3::types::PyBool>() {
+            return Err(self.refuse(name, &value, RULE));
+        }
+        value.extract::<T>().map_err(|_| self.refuse(name, &value, RULE))
+    }
+
+    fn maybe_count<T>(&self, name: &str) -> PyResult<Option<T>>
+    where
+        T: for<'a> FromPyObject<'a, 'py>,
+    {
+        if self.get(name)?.is_none() { Ok(None) } else { self.count(name).map(Some) }
+    }
+
+    fn flag(&self, name: &str) -> PyResult<bool> {
+        let value = self.get(name)?;
+        value.extract::<bool>().map_err(|_| self.refuse(name, &value, "must be True or False"))
+    }
+
+    fn valid<T>(&self, policy: T, result: Result<(), ConfigError>) -> PyResult<T> {
+        result.map(|()| policy).map_err(|error| config_error(self.object.py(), &error))
+    }
+}
+
+pub(crate) fn retry(object: &Bound<'_, PyAny>) -> PyResult<RetryPolicy> {
+    let fields = Fields { object, prefix: "retry" };
+    let policy = RetryPolicy {
+        max_attempts: fields.count("max_attempts")?,
+        base: fields.seconds("base")?,
+        cap: fields.seconds("cap")?,
+        throttle_base: fields.seconds("throttle_base")?,
+        throttle_cap: fields.seconds("throttle_cap")?,
+        min_delay: fields.seconds("min_delay")?,
+        max_elapsed: fields.maybe_seconds("max_elapsed")?,
+        max_retry_after: fields.seconds("max_retry_after")?,
+    };
+    let result = policy.validate();
+    fields.valid(policy, result)
+}
+
+pub(crate) fn timeouts(object: &Bound<'_, PyAny>) -> PyResult<Timeouts> {
+    let fields = Fields { object, prefix: "timeouts" };
+    let policy = Timeouts {
+        connect: fields.seconds("connect")?,
+        first_byte: fields.maybe_seconds("first_byte")?,
+        idle: fields.maybe_seconds("idle")?,
+        attempt: fields.maybe_seconds("attempt")?,
+        total: fields.maybe_seconds("total")?,
+    };
+    let result = policy.validate();
+    fields.valid(policy, result)
+}
+
+pub(crate) fn limits(object: &Bound<'_, PyAny>) -> PyResult<Limits> {
+    let fields = Fields { object, prefix: "limits" };
+    let policy = Limits {
+        concurrency: fields.maybe_count("concurrency")?,
+        rpm: fields.maybe_count("rpm")?,
+        tpm: fields.maybe_count("tpm")?,
+        headroom: fields.number("headroom")?,
+        burst_seconds: fields.number("burst_seconds")?,
+        tpm_burst_seconds: fields.number("tpm_burst_seconds")?,
+        strict_minute: fields.flag("strict_minute")?,
+        learn: fields.flag("learn")?,
+    };
+    let result = policy.validate();
+    fields.valid(policy, result)
+}
+
+pub(crate) fn breaker(object: &Bound<'_, PyAny>) -> PyResult<BreakerPolicy> {
+    let fields = Fields { object, prefix: "breaker" };
+    let on_open = fields.get("on_open")?;
+    let policy = BreakerPolicy {
+        window: fields.seconds("window")?,
+        minimum_calls: fields.count("minimum_calls")?,
+        failure_rate_threshold: fields.number("failure_rate_threshold")?,
+        consecutive_hits: fields.count("consecutive_hits")?,
+        recency: fields.count("recency")?,
+        open_for: fields.seconds("open_for")?,
+        reopen_for: fields.seconds("reopen_for")?,
+        half_open_max_calls: fields.count("half_open_max_calls")?,
+        half_open_successes: fields.count("half_open_successes")?,
+        probe_timeout: fields.seconds("probe_timeout")?,
+        slow_after: fields.maybe_seconds("slow_after")?,
+        count_429: fields.flag("count_429")?,
+        on_open: match on_open.extract::<&str>() {
+            Ok("fail") => OnOpen::Fail,
+            Ok("no_retries") => OnOpen::NoRetries,
+            _ => return Err(fields.refuse("on_open", &on_open, "must be 'fail' or 'no_retries'")),
+        },
+    };
+    let result = policy.validate();
+    fields.valid(policy, result)
+}
+
+pub(crate) fn retry_budget(object: &Bound<'_, PyAny>) -> PyResult<RetryBudgetPolicy> {
+    let fields = Fields { object, prefix: "retry_budget" };
+    let policy = RetryBudgetPolicy {
+        capacity: fields.maybe_count("capacity")?,
+        deposit: fields.number("deposit")?,
+        trickle: fields.number("trickle")?,
+    };
+    let result = policy.validate();
+    fields.valid(policy, result)
+}
+
+/// Checks a policy as it is made, so that the mistake is reported where it stands.
+#[pyfunction]
+pub(crate) fn check_policy(kind: &str, policy: &Bound<'_, PyAny>) -> PyResult<()> {
+    match kind {
+        "retry" => retry(policy).map(drop),
+        "timeouts" => timeouts(policy).map(drop),
+        "limits" => limits(policy).map(drop),
+        "breaker" => breaker(policy).map(drop),
+        "retry_budget" => retry_budget(policy).map(drop),
+        _ => Err(config_error(policy.py(), &ConfigError::new("kind", kind, "must be the name of a policy"))),
+    }
+}

@@ -1,0 +1,243 @@
+//! What a call returns to Python.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use jiter::{PythonParse, StringCacheMode};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use crate::call::RetryMade;
+use crate::classify;
+use crate::drive::{CallInfo, Reply, UsageSource};
+use crate::price::Pico;
+use crate::usage::Usage;
+
+#[pyclass(frozen, name = "Response", module = "tidegate._core")]
+pub(crate) struct PyResponse {
+    reply: Reply,
+    info: Py<PyCallInfo>,
+}
+
+impl PyResponse {
+    pub(crate) fn new(py: Python<'_>, reply: Reply, info: CallInfo) -> PyResult<Self> {
+        Ok(Self { reply, info: Py::new(py, PyCallInfo::new(info))? })
+    }
+}
+
+#[pymethods]
+impl PyResponse {
+    #[getter]
+    fn status(&self) -> u16 {
+        self.reply.status
+    }
+
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        headers_dict(py, &self.reply.headers)
+    }
+
+    #[getter]
+    fn content<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.reply.body)
+    }
+
+    #[getter]
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.reply.body).into_owned()
+    }
+
+    fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        parse(py, &self.reply.body)
+    }
+
+    #[getter]
+    fn usage(&self, py: Python<'_>) -> PyResult<Option<PyUsage>> {
+        self.info.get().usage(py)
+    }
+
+    #[getter]
+    fn cost_usd<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.info.get().cost_usd(py)
+    }
+
+    #[getter]
+    fn info(&self, py: Python<'_>) -> Py<PyCallInfo> {
+        self.info.clone_ref(py)
+    }
+
+    #[getter]
+    fn request_id(&self) -> Option<String> {
+        classify::request_id(&self.reply.headers)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Response status={} bytes={}>", self.reply.status, self.reply.body.len())
+    }
+}
+
+/// JSON bytes → Python objects. Raises `ValueError` that says where the text is wrong.
+pub(crate) fn parse<'py>(py: Python<'py>, json: &Bytes) -> PyResult<Bound<'py, PyAny>> {
+    let parser = PythonParse { cache_mode: StringCacheMode::Keys, ..PythonParse::default() };
+    parser
+        .python_parse(py, json)
+        .map_err(|error| PyValueError::new_err(format!("the body is no JSON: {}", error.description(json))))
+}
+
+/// Lower-case names; repeated headers are joined as RFC 9110, section 5.3, allows.
+pub(crate) fn headers_dict<'py>(py: Python<'py>, headers: &HeaderMap) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for name in headers.keys() {
+        let mut values = headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+        let first = values.next().unwrap_or_default().into_owned();
+        let joined = values.fold(first, |joined, value| joined + ", " + &value);
+        dict.set_item(name.as_str(), joined)?;
+    }
+    Ok(dict)
+}
+
+#[pyclass(frozen, name = "CallInfo", module = "tidegate._core")]
+pub(crate) struct PyCallInfo(CallInfo);
+
+impl PyCallInfo {
+    pub(crate) fn new(info: CallInfo) -> Self {
+        Self(info)
+    }
+}
+
+#[pymethods]
+impl PyCallInfo {
+    #[getter]
+    fn trace_id(&self) -> String {
+        self.0.trace_id.to_string()
+    }
+
+    #[getter]
+    fn model(&self) -> &str {
+        &self.0.model
+    }
+
+    #[getter]
+    fn attempts(&self) -> u32 {
+        self.0.attempts
+    }
+
+    #[getter]
+    fn retries<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.retries.iter().cloned().map(PyRetry))
+    }
+
+    #[getter]
+    #[allow(clippy::unnecessary_wraps, reason = "shared with the getter of Response")]
+    fn usage(&self, _py: Python<'_>) -> PyResult<Option<PyUsage>> {
+        Ok(self.0.usage.clone().map(|usage| PyUsage { usage, source: self.0.usage_source }))
+    }
+
+    #[getter]
+    fn cost_usd<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.cost.map(|cost| decimal(py, cost)).transpose()
+    }
+
+    #[getter]
+    fn queue_s(&self) -> f64 {
+        self.0.queue.as_secs_f64()
+    }
+
+    #[getter]
+    fn latency_s(&self) -> f64 {
+        self.0.latency.as_secs_f64()
+    }
+
+    #[getter]
+    fn first_byte_s(&self) -> Option<f64> {
+        self.0.first_byte.map(|first_byte| first_byte.as_secs_f64())
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<CallInfo trace_id={} attempts={} latency_s={:.3}>",
+            self.0.trace_id,
+            self.0.attempts,
+            self.0.latency.as_secs_f64()
+        )
+    }
+}
+
+#[pyclass(frozen, name = "Retry", module = "tidegate._core")]
+pub(crate) struct PyRetry(RetryMade);
+
+#[pymethods]
+impl PyRetry {
+    #[getter]
+    fn reason(&self) -> &'static str {
+        self.0.reason
+    }
+
+    #[getter]
+    fn delay_s(&self) -> f64 {
+        self.0.delay.as_secs_f64()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Retry reason={} delay_s={:.3}>", self.0.reason, self.0.delay.as_secs_f64())
+    }
+}
+
+#[pyclass(frozen, name = "Usage", module = "tidegate._core")]
+pub(crate) struct PyUsage {
+    usage: Usage,
+    source: UsageSource,
+}
+
+#[pymethods]
+impl PyUsage {
+    #[getter]
+    fn prompt_tokens(&self) -> u64 {
+        self.usage.input
+    }
+
+    #[getter]
+    fn completion_tokens(&self) -> u64 {
+        self.usage.output
+    }
+
+    #[getter]
+    fn total_tokens(&self) -> u64 {
+        self.usage.input + self.usage.output
+    }
+
+    #[getter]
+    fn cached_tokens(&self) -> u64 {
+        self.usage.cache_read
+    }
+
+    #[getter]
+    fn cache_write_tokens(&self) -> u64 {
+        self.usage.cache_write
+    }
+
+    #[getter]
+    fn reasoning_tokens(&self) -> u64 {
+        self.usage.reasoning
+    }
+
+    #[getter]
+    fn source(&self) -> &'static str {
+        self.source.as_str()
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<Usage prompt_tokens={} completion_tokens={} source={}>",
+            self.usage.input,
+            self.usage.output,
+            self.source.as_str()
+        )
+    }
+}
+
+pub(crate) fn decimal(py: Python<'_>, cost: Pico) -> PyResult<Bound<'_, PyAny>> {
+    static DECIMAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    DECIMAL.import(py, "decimal", "Decimal")?.call1((cost.to_string(),))
+}
