@@ -187,7 +187,8 @@ pub struct BreakerPolicy {
     pub failure_rate_threshold: f64,
     /// Hits in a row that open the breaker. Default 2.
     pub consecutive_hits: u32,
-    /// A hit also needs this share of failures among the last outcomes; 0 turns it off. Default 20.
+    /// A hit also needs the same share of failures among this many latest outcomes, whenever they were, so
+    /// that an upstream that has recovered is not cut off; 0 turns it off. Default 20.
     pub recency: u32,
     /// Time open after a trip. Default 20 s.
     pub open_for: Duration,
@@ -246,7 +247,13 @@ impl BreakerPolicy {
             "must be more than 0 and at most 1",
         )?;
         rule(self.consecutive_hits > 0, "breaker.consecutive_hits", 0, POSITIVE)?;
-        rule(self.half_open_max_calls > 0, "breaker.half_open_max_calls", 0, POSITIVE)?;
+        rule(self.recency <= 1000, "breaker.recency", self.recency, "must be at most 1,000; 0 turns it off")?;
+        rule(
+            (1..=1000).contains(&self.half_open_max_calls),
+            "breaker.half_open_max_calls",
+            self.half_open_max_calls,
+            "must be between 1 and 1,000",
+        )?;
         rule(
             self.half_open_successes > 0,
             "breaker.half_open_successes",
@@ -284,5 +291,62 @@ impl RetryBudgetPolicy {
         rule(self.capacity != Some(0), "retry_budget.capacity", 0, "must be 1 or more")?;
         amount("retry_budget.deposit", self.deposit)?;
         amount("retry_budget.trickle", self.trickle)
+    }
+}
+
+/// Money in millionths of a millionth of a US dollar: prices per token come out whole.
+pub type PicoUsd = u128;
+
+/// The time over which a spend cap counts. What was spent is forgotten when the next window begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpendWindow {
+    /// As long as the gate lives.
+    Total,
+    /// One window after the other, the first from when the gate was made. Not less than 1 s.
+    Every(Duration),
+    /// The calendar day in UTC, by the wall clock.
+    Day,
+}
+
+/// What a spend cap does with a call whose model has no price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnUnpriced {
+    /// Refuse it: a cap that counts it as free does not hold.
+    Refuse,
+    /// Let it through and count it apart.
+    Allow,
+}
+
+/// How much the calls of a gate, or those with a tag, may cost in a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpendCap {
+    pub limit: PicoUsd,
+    /// Default [`SpendWindow::Total`].
+    pub window: SpendWindow,
+    /// `key=value` of the calls that it applies to, all of them together. Default `None`: every call.
+    pub tag: Option<String>,
+    /// Default [`OnUnpriced::Refuse`].
+    pub on_unpriced: OnUnpriced,
+}
+
+impl SpendCap {
+    /// A cap on every call, for as long as the gate lives.
+    pub fn new(limit: PicoUsd) -> Self {
+        Self { limit, window: SpendWindow::Total, tag: None, on_unpriced: OnUnpriced::Refuse }
+    }
+
+    pub fn validate(&self) -> Checked {
+        rule(self.limit > 0, "spend.limit", 0, "must be more than 0 USD")?;
+        if let SpendWindow::Every(window) = self.window {
+            rule(
+                window >= Duration::from_secs(1),
+                "spend.window",
+                window.as_secs_f64(),
+                "must be at least 1 second",
+            )?;
+        }
+        let Some(tag) = &self.tag else { return Ok(()) };
+        let named = tag.split_once('=').is_some_and(|(key, _)| !key.is_empty());
+        rule(named, "spend.tag", tag, "must be key=value")
     }
 }
