@@ -19,13 +19,13 @@ use rand::Rng;
 
 use crate::admission::{Refusal, Settlement};
 use crate::backoff;
-use crate::breaker;
+use crate::breaker::{self, Outcome};
 use crate::classify::{self, Class, Health, Retry, Verdict};
 use crate::clock::Instant;
 use crate::config::{OnOpen, RetryPolicy};
 use crate::error::{CallError, Cause, Reason, TransportError};
 use crate::event::{Facts, Kind};
-use crate::retry_budget::{self, Withdrawal};
+use crate::retry_budget::{Cost, Withdrawal};
 use crate::scope::{Permit, Scope};
 
 /// What the driver does next.
@@ -34,8 +34,8 @@ pub enum Step {
     /// Get a place from the scope, then call [`Call::admitted`] or [`Call::refused`].
     Admit { cost: u64, limit: Instant },
     /// Send attempt `number` (1 is the first), then call [`Call::answered`] or [`Call::failed`]; at `until`,
-    /// abandon it and call [`Call::cut`].
-    Send { number: u32, until: Instant },
+    /// abandon it and call [`Call::cut`]. At `slow_at`, if no byte has come, call [`Call::slow`] and go on.
+    Send { number: u32, until: Instant, slow_at: Instant },
     /// Do nothing until then, then call [`Call::slept`].
     Sleep { until: Instant },
     /// The call is over; the answer last given to [`Call::answered`] is its result, or this error.
@@ -56,6 +56,8 @@ pub struct Plan {
     /// The request acts on the world at the server: an attempt whose outcome is unknown is not repeated.
     pub replay_unsafe: bool,
     pub stream: bool,
+    /// What an open breaker does to a first attempt.
+    pub on_open: OnOpen,
 }
 
 /// A failed attempt, as the decision needs it.
@@ -127,11 +129,10 @@ impl Call {
 
     fn gates(&mut self, now: Instant) -> Step {
         if let Some(breaker) = &self.scope.breaker {
-            let mut breaker = breaker.lock();
-            if let Err(rejection) = breaker.peek(now)
-                && !self.passes_open_breaker(&breaker)
+            let look = breaker.lock().peek(now);
+            if let Err(rejection) = look
+                && !self.passes_open_breaker()
             {
-                drop(breaker);
                 return self.rejected(now, &rejection);
             }
         }
@@ -144,12 +145,16 @@ impl Call {
     pub fn admitted(&mut self, now: Instant, mut permit: Permit) -> Step {
         self.leave_queue(now);
         if let Some(breaker) = &self.scope.breaker {
-            let mut breaker = breaker.lock();
-            match breaker.acquire(now, self.plan.attempt_timeout) {
-                Ok(ticket) => self.ticket = Some(ticket),
-                Err(_) if self.passes_open_breaker(&breaker) => {}
+            let acquired = breaker.lock().acquire(now, self.plan.attempt_timeout);
+            match acquired {
+                Ok(ticket) => {
+                    self.ticket = Some(match self.ticket.take() {
+                        Some(earlier) => ticket.after(&earlier),
+                        None => ticket,
+                    });
+                }
+                Err(_) if self.passes_open_breaker() => {}
                 Err(rejection) => {
-                    drop(breaker);
                     permit.settle(now, Settlement::NeverSent);
                     return self.rejected(now, &rejection);
                 }
@@ -159,7 +164,9 @@ impl Call {
         self.permit = Some(permit);
         self.attempts += 1;
         self.sent_at = now;
-        Step::Send { number: self.attempts, until: self.deadline }
+        let slow_after = self.scope.breaker.as_ref().and_then(|breaker| breaker.lock().slow_after(self.plan.stream));
+        let slow_at = slow_after.map_or(Instant::FAR_FUTURE, |after| now + after);
+        Step::Send { number: self.attempts, until: self.deadline, slow_at }
     }
 
     /// No place could be had in time, or ever.
@@ -188,6 +195,13 @@ impl Call {
         self.fail(now, reason, retry_after, Some(message))
     }
 
+    /// The attempt in flight has been silent for longer than answers take here.
+    pub fn slow(&mut self, now: Instant) {
+        if let (Some(breaker), Some(ticket)) = (&self.scope.breaker, &mut self.ticket) {
+            breaker.lock().slow(now, ticket);
+        }
+    }
+
     /// An answer came in full; `settlement` is what it says about tokens.
     pub fn answered(&mut self, now: Instant, answer: Answered, rng: &mut impl Rng) -> Step {
         let Answered { verdict, cause, settlement, status, first_byte, request_id } = answer;
@@ -201,7 +215,7 @@ impl Call {
         if verdict.class != Class::Success {
             return self.decide(now, Failure { verdict, cause, outcome_unknown: false }, rng);
         }
-        self.record(now, Health::Success, None);
+        self.record(now, Outcome::Success);
         if let Some(budget) = &self.scope.budget {
             budget.lock().deposit_success(now, self.withdrawal.take());
         }
@@ -220,7 +234,7 @@ impl Call {
     /// The caller's deadline came while the attempt was in flight.
     pub fn cut(&mut self, now: Instant) -> Step {
         self.settle(now, Settlement::Unknown);
-        self.record(now, Health::Neutral, None);
+        self.record(now, Outcome::Neutral);
         self.tell_attempt(now, "deadline", None, None);
         let message = format!(
             "the call took longer than its total timeout of {:.3} s; the attempt in flight was stopped",
@@ -244,7 +258,7 @@ impl Call {
         let class = verdict.class;
         let throttled = class == Class::RateLimit;
         self.cool_down(now, class, hint);
-        let was_probe = self.record_probe(now, verdict.health, hint);
+        let was_probe = self.record_probe(now, outcome(verdict));
 
         let repeatable = match verdict.retry {
             Retry::Yes => true,
@@ -253,7 +267,11 @@ impl Call {
         };
         let far = verdict.retry == Retry::NotNow && hint.is_some();
         let unsafe_to_repeat = failure.outcome_unknown && self.plan.replay_unsafe;
-        let retry_cost = retry_budget::cost(failure.outcome_unknown, hint.is_some());
+        let cost = match hint {
+            _ if failure.outcome_unknown => Cost::OutcomeUnknown,
+            Some(_) => Cost::Hinted,
+            None => Cost::Plain,
+        };
         self.last = Some(failure);
 
         if far {
@@ -263,7 +281,8 @@ impl Call {
             return self.fail(now, Reason::NonRetryable, hint, None);
         }
         if was_probe {
-            return self.fail(now, Reason::BreakerOpen, hint.or_else(|| self.breaker_opens_in(now)), None);
+            let opens_in = self.breaker_rejection(now).and_then(|rejection| rejection.retry_after);
+            return self.fail(now, Reason::BreakerOpen, hint.or(opens_in), None);
         }
         if self.attempts >= self.plan.max_attempts {
             return self.fail(now, Reason::Attempts, hint, None);
@@ -277,13 +296,14 @@ impl Call {
             let reason = if hint.is_some() { Reason::HintExceedsBudget } else { Reason::Elapsed };
             return self.fail(now, reason, hint, None);
         }
-        if let Some(wait) = self.breaker_opens_in(now) {
-            return self.fail(now, Reason::BreakerOpen, Some(wait), None);
+        if let Some(rejection) = self.breaker_rejection(now) {
+            return self.fail(now, Reason::BreakerOpen, rejection.retry_after, None);
         }
         if let Some(budget) = &self.scope.budget {
-            match budget.lock().withdraw(now, retry_cost) {
+            let withdrawn = budget.lock().withdraw(now, cost);
+            match withdrawn {
                 Ok(withdrawal) => self.withdrawal = Some(withdrawal),
-                Err(empty) => return self.fail(now, Reason::Budget, hint.or(Some(empty.refill_in)), None),
+                Err(empty) => return self.fail(now, Reason::Budget, hint.or(empty.refill_in), None),
             }
         }
         self.sleeping = true;
@@ -317,24 +337,26 @@ pub struct Answered {
 /// The small steps of the above.
 impl Call {
     /// `on_open = no_retries` lets first attempts through an open breaker.
-    fn passes_open_breaker(&self, breaker: &breaker::Breaker) -> bool {
-        self.attempts == 0 && breaker.on_open() == OnOpen::NoRetries
+    fn passes_open_breaker(&self) -> bool {
+        self.attempts == 0 && self.plan.on_open == OnOpen::NoRetries
     }
 
     fn rejected(&mut self, now: Instant, rejection: &breaker::Rejection) -> Step {
+        let next = rejection.retry_after.map_or_else(
+            || String::from("until the operator closes it"),
+            |wait| format!("next try in {:.3} s", wait.as_secs_f64()),
+        );
         let message = format!(
-            "the circuit breaker for {} is {} ({}); next try in {:.3} s",
+            "the circuit breaker for {} is {} ({}), {next}",
             self.scope.name(),
             rejection.state.as_str(),
-            rejection.reason,
-            rejection.retry_after.as_secs_f64()
+            rejection.reason.as_str(),
         );
-        self.fail(now, Reason::BreakerOpen, Some(rejection.retry_after), Some(message))
+        self.fail(now, Reason::BreakerOpen, rejection.retry_after, Some(message))
     }
 
-    fn breaker_opens_in(&self, now: Instant) -> Option<Duration> {
-        let mut breaker = self.scope.breaker.as_ref()?.lock();
-        breaker.peek(now).err().map(|rejection| rejection.retry_after)
+    fn breaker_rejection(&self, now: Instant) -> Option<breaker::Rejection> {
+        self.scope.breaker.as_ref()?.lock().peek(now).err()
     }
 
     fn leave_queue(&mut self, now: Instant) {
@@ -364,17 +386,17 @@ impl Call {
     }
 
     /// A probe's verdict counts at once; an ordinary call's outcome is recorded once, at its end.
-    fn record_probe(&mut self, now: Instant, health: Health, hint: Option<Duration>) -> bool {
-        let probe = self.ticket.is_some_and(|ticket| ticket.is_probe());
+    fn record_probe(&mut self, now: Instant, outcome: Outcome) -> bool {
+        let probe = self.ticket.as_ref().is_some_and(breaker::Ticket::is_probe);
         if probe {
-            self.record(now, health, hint);
+            self.record(now, outcome);
         }
         probe
     }
 
-    fn record(&mut self, now: Instant, health: Health, hint: Option<Duration>) {
+    fn record(&mut self, now: Instant, outcome: Outcome) {
         if let (Some(breaker), Some(ticket)) = (&self.scope.breaker, self.ticket.take()) {
-            breaker.lock().record(now, ticket, health, hint);
+            breaker.lock().record(now, ticket, outcome);
         }
     }
 
@@ -406,8 +428,7 @@ impl Call {
         message: Option<String>,
     ) -> Step {
         let last = self.last.take();
-        let health = last.as_ref().map_or(Health::Neutral, |failure| failure.verdict.health);
-        self.record(now, health, retry_after);
+        self.record(now, last.as_ref().map_or(Outcome::Neutral, |failure| outcome(&failure.verdict)));
         let cause = match (last, message) {
             (Some(failure), _) => failure.cause,
             (None, message) => Cause::Local { message: message.unwrap_or_default() },
@@ -444,11 +465,20 @@ impl Call {
     }
 }
 
+/// A verdict in the breaker's terms.
+fn outcome(verdict: &Verdict) -> Outcome {
+    match (verdict.class, verdict.health) {
+        (Class::RateLimit, _) => Outcome::Throttled(verdict.hint.unwrap_or_default()),
+        (_, Health::Success) => Outcome::Success,
+        (_, Health::Failure) => Outcome::Failure,
+        (_, Health::Neutral) => Outcome::Neutral,
+    }
+}
+
 /// An abandoned call leaves nothing held: the permit returns by its own drop, a probe and a retry not made here.
 impl Drop for Call {
     fn drop(&mut self) {
-        let now = crate::clock::now();
-        self.record(now, Health::Neutral, None);
+        self.record(crate::clock::now(), Outcome::Neutral);
         if self.sleeping
             && let (Some(budget), Some(withdrawal)) = (&self.scope.budget, self.withdrawal.take())
         {

@@ -1,6 +1,8 @@
 //! Feeds `call.rs` with sockets and timers: one HTTP call from its order to its outcome.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -147,8 +149,19 @@ pub async fn call(
                 Ok(permit) => call.admitted(clock::now(), permit),
                 Err(refusal) => call.refused(clock::now(), refusal),
             },
-            Step::Send { number, until } => {
-                match attempt(engine, upstream, &order, number, until).await {
+            Step::Send { number, until, slow_at } => {
+                let begun = AtomicBool::new(false);
+                let mut attempt = pin!(attempt(engine, upstream, &order, number, until, &begun));
+                let ended = match clock::until(slow_at, &mut attempt).await {
+                    Some(ended) => ended,
+                    None => {
+                        if !begun.load(Ordering::Relaxed) {
+                            call.slow(clock::now());
+                        }
+                        attempt.await
+                    }
+                };
+                match ended {
                     Attempt::Cut => call.cut(clock::now()),
                     Attempt::Failed(error) => engine.with_rng(|rng| call.failed(clock::now(), error, rng)),
                     Attempt::Answered(answer) => {
@@ -181,6 +194,7 @@ fn plan(engine: &Engine, order: &Order, facts: &RequestFacts<'_>, scope: &Scope)
         cost: scope.affordable(prompt, output, facts.output_limit.is_some()),
         replay_unsafe: facts.replay_unsafe,
         stream: facts.stream,
+        on_open: engine.on_open(),
     }
 }
 
@@ -198,9 +212,16 @@ struct Answer {
     first_byte: Duration,
 }
 
-async fn attempt(engine: &Engine, upstream: &Upstream, order: &Order, number: u32, until: Instant) -> Attempt {
+async fn attempt(
+    engine: &Engine,
+    upstream: &Upstream,
+    order: &Order,
+    number: u32,
+    until: Instant,
+    begun: &AtomicBool,
+) -> Attempt {
     let limit = order.timeouts.attempt.map_or(Instant::FAR_FUTURE, |attempt| clock::now() + attempt);
-    let exchange = exchange(engine, upstream, order, number, limit.min(until));
+    let exchange = exchange(engine, upstream, order, number, limit.min(until), begun);
     match exchange.await {
         Ok(answer) => Attempt::Answered(answer),
         Err(Stopped::Error(error)) => Attempt::Failed(error),
@@ -230,6 +251,7 @@ async fn exchange(
     order: &Order,
     number: u32,
     limit: Instant,
+    begun: &AtomicBool,
 ) -> Result<Answer, Stopped> {
     let sent_at = clock::now();
     let request = request(order, number);
@@ -239,6 +261,7 @@ async fn exchange(
             timeout(TransportErrorKind::FirstByteTimeout, "no answer began within", first_byte).into()
         })
     })??;
+    begun.store(true, Ordering::Relaxed);
     let first_byte = clock::now().since(sent_at);
     let (status, headers, mut incoming) = (response.status, response.headers, response.body);
     let idle = order.timeouts.idle;

@@ -15,7 +15,7 @@ use rand::rngs::SmallRng;
 use url::Url;
 
 use crate::clock::{self, Instant};
-use crate::config::{BreakerPolicy, Limits, RetryBudgetPolicy, RetryPolicy, Timeouts};
+use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, Timeouts};
 use crate::error::ConfigError;
 use crate::event::{Event, LogFile, TraceId};
 use crate::price::{Pico, PriceBook};
@@ -101,6 +101,10 @@ impl Engine {
 
     pub fn timeouts(&self) -> &Timeouts {
         &self.timeouts
+    }
+
+    pub fn on_open(&self) -> OnOpen {
+        self.breaker.as_ref().map_or(OnOpen::Fail, |breaker| breaker.on_open)
     }
 
     pub fn metrics(&self) -> &crate::metrics::Registry {

@@ -65,7 +65,7 @@ impl Scope {
             key,
             breaker: breaker.map(|policy| Mutex::new(Breaker::new(policy, now))),
             budget: budget
-                .map(|policy| Mutex::new(RetryBudget::new(policy, limits.concurrency.unwrap_or(u32::MAX), now))),
+                .map(|policy| Mutex::new(RetryBudget::new(policy, limits.concurrency, now))),
             sizes: Mutex::default(),
             queue: Mutex::new(queue),
             changed: Notify::new(),
