@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::admission::{Refusal, Settlement};
-use crate::backoff;
+use crate::admission::{Announced, Charge, Refusal, Settlement};
+use crate::backoff::{self, BackoffClass};
 use crate::breaker::{self, Outcome};
 use crate::classify::{self, Class, Health, Retry, Verdict};
 use crate::clock::Instant;
@@ -53,12 +53,17 @@ pub struct Plan {
     pub attempt_timeout: Option<Duration>,
     /// Tokens, prompt and answer together.
     pub cost: u64,
+    /// The part of the cost that is no guess: a limit below it can never admit the request.
+    pub least_cost: u64,
     /// The request acts on the world at the server: an attempt whose outcome is unknown is not repeated.
     pub replay_unsafe: bool,
     pub stream: bool,
     /// What an open breaker does to a first attempt.
     pub on_open: OnOpen,
 }
+
+/// An attempt that may have been served, for all we know.
+const SPENT: Settlement = Settlement::Failed { charge: Charge::Keep };
 
 /// A failed attempt, as the decision needs it.
 #[derive(Debug)]
@@ -173,6 +178,11 @@ impl Call {
     pub fn refused(&mut self, now: Instant, refusal: Refusal) -> Step {
         self.leave_queue(now);
         let (reason, retry_after, message) = match refusal {
+            // Only our guess of the answer's length was too large.
+            Refusal::TooLarge { limit, .. } if self.plan.least_cost <= limit && limit < self.plan.cost => {
+                self.plan.cost = limit;
+                return self.gates(now);
+            }
             Refusal::TooLarge { cost, limit } => (
                 Reason::RequestTooLarge,
                 None,
@@ -204,7 +214,10 @@ impl Call {
 
     /// An answer came in full; `settlement` is what it says about tokens.
     pub fn answered(&mut self, now: Instant, answer: Answered, rng: &mut impl Rng) -> Step {
-        let Answered { verdict, cause, settlement, status, first_byte, request_id } = answer;
+        let Answered { verdict, cause, settlement, announced, status, first_byte, request_id } = answer;
+        if let (Some(permit), Some(announced)) = (&self.permit, &announced) {
+            permit.learn(now, announced);
+        }
         if let (Some(breaker), Some(first_byte)) = (&self.scope.breaker, first_byte)
             && verdict.class == Class::Success
         {
@@ -225,7 +238,7 @@ impl Call {
     /// No answer came.
     pub fn failed(&mut self, now: Instant, error: TransportError, rng: &mut impl Rng) -> Step {
         let outcome_unknown = error.kind.outcome_unknown();
-        self.settle(now, if outcome_unknown { Settlement::Unknown } else { Settlement::NeverSent });
+        self.settle(now, if outcome_unknown { SPENT } else { Settlement::NeverSent });
         let verdict = classify::failure(&error);
         self.tell_attempt(now, error.kind.as_str(), None, None);
         self.decide(now, Failure { verdict, cause: Cause::Transport(error), outcome_unknown }, rng)
@@ -233,7 +246,7 @@ impl Call {
 
     /// The caller's deadline came while the attempt was in flight.
     pub fn cut(&mut self, now: Instant) -> Step {
-        self.settle(now, Settlement::Unknown);
+        self.settle(now, SPENT);
         self.record(now, Outcome::Neutral);
         self.tell_attempt(now, "deadline", None, None);
         let message = format!(
@@ -287,7 +300,7 @@ impl Call {
         if self.attempts >= self.plan.max_attempts {
             return self.fail(now, Reason::Attempts, hint, None);
         }
-        let kind = if throttled { backoff::Kind::Throttle } else { backoff::Kind::Transient };
+        let kind = if throttled { BackoffClass::Throttle } else { BackoffClass::Transient };
         let delay = backoff::delay(&self.plan.retry, self.attempts - 1, kind, hint, rng);
         if hint.is_some_and(|hint| hint > self.plan.retry.max_retry_after) {
             return self.fail(now, Reason::HintExceedsBudget, hint, None);
@@ -329,6 +342,8 @@ pub struct Answered {
     /// The answer as the user's exception will show it, should it be a failure.
     pub cause: Cause,
     pub settlement: Settlement,
+    /// What it says about the provider's quota.
+    pub announced: Option<Announced>,
     pub status: u16,
     pub request_id: Option<String>,
     pub first_byte: Option<Duration>,

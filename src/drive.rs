@@ -9,9 +9,9 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use url::Url;
 
-use crate::admission::Settlement;
+use crate::admission::{Announced, Charge, Settlement};
 use crate::call::{Answered, Call, Plan, RetryMade, Step};
-use crate::classify::{self, Class, Reading};
+use crate::classify::{self, Class, Period, Quota, QuotaFacts, Reading, Verdict};
 use crate::clock::{self, Instant};
 use crate::config::Timeouts;
 use crate::engine::{Engine, Upstream};
@@ -125,9 +125,9 @@ pub async fn call(
     listener: Option<&dyn Listener>,
 ) -> Outcome {
     let facts = RequestFacts::read(&order.body);
-    let model: Arc<str> = facts.model.as_deref().unwrap_or_default().into();
+    let model: Arc<str> = facts.as_ref().and_then(|facts| facts.model.as_deref()).unwrap_or_default().into();
     let scope = engine.scope(upstream, &model, clock::now());
-    let plan = plan(engine, &order, &facts, &scope);
+    let plan = plan(engine, &order, facts.as_ref(), &scope);
     let cost = plan.cost;
     let teller = Teller {
         engine,
@@ -165,7 +165,7 @@ pub async fn call(
                     Attempt::Cut => call.cut(clock::now()),
                     Attempt::Failed(error) => engine.with_rng(|rng| call.failed(clock::now(), error, rng)),
                     Attempt::Answered(answer) => {
-                        let (answered, read) = read(&scope, &facts, answer, cost);
+                        let (answered, read) = read(&scope, &order, facts.as_ref(), answer, cost);
                         got = Some(read);
                         engine.with_rng(|rng| call.answered(clock::now(), answered, rng))
                     }
@@ -181,19 +181,25 @@ pub async fn call(
     conclude(&teller, call, result, got)
 }
 
-fn plan(engine: &Engine, order: &Order, facts: &RequestFacts<'_>, scope: &Scope) -> Plan {
-    let sizes = scope.sizes.lock();
-    let prompt = facts.estimate(sizes.bytes_per_token());
-    let output = facts.output_limit.unwrap_or_else(|| sizes.output().saturating_mul(facts.n));
-    drop(sizes);
+/// A request without a body that can be read costs a request, but no tokens.
+fn plan(engine: &Engine, order: &Order, facts: Option<&RequestFacts>, scope: &Scope) -> Plan {
+    let (mut cost, mut least_cost) = (0, 0);
+    if let Some(facts) = facts {
+        let sizes = scope.sizes.lock();
+        let prompt = facts.prompt_tokens(sizes.bytes_per_token());
+        let guess = || sizes.output().saturating_mul(facts.n);
+        cost = prompt.saturating_add(facts.output_limit.unwrap_or_else(guess));
+        least_cost = prompt.saturating_add(facts.output_limit.unwrap_or_default());
+    }
     Plan {
         retry: engine.retry_policy(),
         max_attempts: order.max_attempts,
         total: order.timeouts.total,
         attempt_timeout: order.timeouts.attempt,
-        cost: scope.affordable(prompt, output, facts.output_limit.is_some()),
-        replay_unsafe: facts.replay_unsafe,
-        stream: facts.stream,
+        cost,
+        least_cost,
+        replay_unsafe: facts.is_some_and(|facts| facts.replay_unsafe),
+        stream: facts.is_some_and(|facts| facts.stream),
         on_open: engine.on_open(),
     }
 }
@@ -342,20 +348,32 @@ struct Read {
     first_byte: Duration,
 }
 
-fn read(scope: &Arc<Scope>, facts: &RequestFacts<'_>, answer: Answer, cost: u64) -> (Answered, Read) {
+fn read(
+    scope: &Scope,
+    order: &Order,
+    facts: Option<&RequestFacts>,
+    answer: Answer,
+    cost: u64,
+) -> (Answered, Read) {
     let Answer { status, headers, body, first_byte } = answer;
-    let classify::Answer { verdict, reading } = classify::answer(status, &headers, &body, clock::wall());
+    let wall = clock::wall();
+    // These have no body to judge.
+    let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
+    let classify::Answer { verdict, reading } = if bare {
+        classify::Answer { verdict: Verdict::success(status), reading: None }
+    } else {
+        classify::answer(status, &headers, &body, wall)
+    };
     let usage = reading.as_ref().and_then(|reading| reading.usage.as_ref());
-    scope.learn(clock::now(), &headers, clock::wall());
     let settlement = if let Some(usage) = usage {
-        scope.sizes.lock().record(facts.prompt_bytes, usage.uncached(), usage.output);
-        Settlement::Used { tokens: usage.input + usage.output }
+        if let Some(facts) = facts {
+            scope.sizes.lock().record(facts, usage);
+        }
+        Settlement::Used { tokens: usage.total() }
     } else if verdict.class == Class::Success {
         Settlement::Estimated { tokens: cost }
-    } else if status == 429 {
-        Settlement::Unknown
     } else {
-        Settlement::Failed
+        Settlement::Failed { charge: if status == 429 { Charge::Keep } else { Charge::Refund } }
     };
     let cause = if verdict.class == Class::Success {
         Cause::Local { message: String::new() }
@@ -370,8 +388,22 @@ fn read(scope: &Arc<Scope>, facts: &RequestFacts<'_>, answer: Answer, cost: u64)
         }
     };
     let request_id = classify::request_id(&headers);
-    let answered = Answered { verdict, cause, settlement, status, request_id, first_byte: Some(first_byte) };
+    let announced = announced(&QuotaFacts::from_headers(&headers, wall));
+    let answered =
+        Answered { verdict, cause, settlement, announced, status, request_id, first_byte: Some(first_byte) };
     (answered, Read { reply: Reply { status, headers, body }, reading, first_byte })
+}
+
+/// What the admission controller can use of an announcement: quotas per minute.
+fn announced(facts: &QuotaFacts) -> Option<Announced> {
+    let per_minute = |quota: &Quota| if quota.period == Some(Period::Minute) { quota.limit } else { None };
+    let announced = Announced {
+        limit_requests: per_minute(&facts.requests),
+        limit_tokens: per_minute(&facts.tokens),
+        remaining_requests: per_minute(&facts.requests).and(facts.requests.remaining),
+        remaining_tokens: per_minute(&facts.tokens).and(facts.tokens.remaining),
+    };
+    (announced != Announced::default()).then_some(announced)
 }
 
 fn conclude(

@@ -4,15 +4,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Admission, Entry, Grant, Refusal, Resolved, Settlement, WaiterId};
+use crate::admission::{self, Admission, Announced, Charge, Entry, Refusal, Resolved, Settlement, Ticket};
 use crate::breaker::Breaker;
 use crate::clock::{self, Instant};
 use crate::config::{BreakerPolicy, Limits, RetryBudgetPolicy};
+use crate::request::RequestFacts;
 use crate::retry_budget::RetryBudget;
+use crate::usage::Usage;
 
 /// What tells two scopes apart. The credential is a keyed hash, never the secret.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -37,7 +40,7 @@ pub struct Scope {
 #[derive(Debug)]
 struct Queue {
     admission: Admission,
-    waiters: HashMap<WaiterId, oneshot::Sender<Result<Grant, Refusal>>>,
+    waiters: HashMap<Ticket, oneshot::Sender<Result<(), Refusal>>>,
     resolved: Vec<Resolved>,
 }
 
@@ -77,11 +80,11 @@ impl Scope {
     pub fn enqueue(self: &Arc<Self>, now: Instant, cost: u64, limit: Instant) -> Result<Place, Refusal> {
         let mut queue = self.queue.lock();
         match queue.admission.enqueue(now, cost, limit)? {
-            Entry::Granted(grant) => Ok(Place::Admitted(Permit::new(Arc::clone(self), grant))),
-            Entry::Queued(id) => {
+            Entry::Granted(ticket) => Ok(Place::Admitted(Permit::new(Arc::clone(self), ticket))),
+            Entry::Queued(ticket) => {
                 let (sender, receiver) = oneshot::channel();
-                queue.waiters.insert(id, sender);
-                Ok(Place::Waiting(Waiting { scope: Arc::clone(self), id, receiver }))
+                queue.waiters.insert(ticket, sender);
+                Ok(Place::Waiting(Waiting { scope: Arc::clone(self), ticket: Some(ticket), receiver }))
             }
         }
     }
@@ -93,12 +96,9 @@ impl Scope {
             Place::Waiting(waiting) => waiting,
         };
         self.ensure_timer();
-        match (&mut waiting.receiver).await {
-            Ok(Ok(grant)) => Ok(Permit::new(Arc::clone(self), grant)),
-            Ok(Err(refusal)) => Err(refusal),
-            // The sender is dropped by `Waiting` alone, which we hold.
-            Err(_) => Err(Refusal::Deadline { eta: std::time::Duration::ZERO }),
-        }
+        let decision = (&mut waiting.receiver).await;
+        // The sender lives until `waiting` is gone, so there always is a decision.
+        waiting.decided(decision.unwrap_or(Err(Refusal::Deadline { eta: Duration::ZERO })))
     }
 
     /// Admits whoever may enter, refuses whoever waited too long; returns when to look again.
@@ -110,18 +110,7 @@ impl Scope {
 
     /// No attempt starts before `until`: the server asked for it.
     pub fn cool_down(&self, now: Instant, until: Instant) {
-        self.queue.lock().admission.cool_down(now, until);
-        self.changed.notify_one();
-    }
-
-    /// Gives the admission controller what only it can use: quota facts, new limits.
-    pub fn with_admission<T>(&self, now: Instant, f: impl FnOnce(&mut Admission) -> T) -> T {
-        let mut queue = self.queue.lock();
-        let result = f(&mut queue.admission);
-        queue.advance(now);
-        drop(queue);
-        self.changed.notify_one();
-        result
+        self.change(now, |admission| admission.cool_down(now, until));
     }
 
     /// One timer per scope, alive only while somebody waits.
@@ -151,9 +140,23 @@ impl Scope {
         });
     }
 
-    fn settle(&self, now: Instant, grant: Grant, settlement: Settlement) {
+    /// `origin model`, as people know it.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.key.origin, self.key.model).trim_end().to_owned()
+    }
+
+    pub fn admission(&self, now: Instant) -> admission::Snapshot {
+        self.queue.lock().admission.snapshot(now)
+    }
+
+    fn settle(&self, now: Instant, ticket: Ticket, settlement: Settlement) {
+        self.change(now, |admission| admission.settle(now, ticket, settlement));
+    }
+
+    /// Changes the controller's state and lets in whoever may enter because of it.
+    fn change(&self, now: Instant, change: impl FnOnce(&mut Admission)) {
         let mut queue = self.queue.lock();
-        queue.admission.settle(now, grant, settlement);
+        change(&mut queue.admission);
         if queue.waiters.is_empty() {
             return;
         }
@@ -165,90 +168,94 @@ impl Scope {
 
 impl Queue {
     fn advance(&mut self, now: Instant) {
-        self.admission.advance(now, &mut self.resolved);
         let mut resolved = std::mem::take(&mut self.resolved);
-        for resolution in resolved.drain(..) {
-            match resolution {
-                Resolved::Granted(id, grant) => {
-                    let receiver = self.waiters.remove(&id);
-                    // Whoever left between the grant and this line sent nothing.
-                    if receiver.is_none_or(|receiver| receiver.send(Ok(grant)).is_err()) {
-                        self.admission.settle(now, grant, Settlement::NeverSent);
-                    }
-                }
-                Resolved::Expired(id, refusal) => {
-                    if let Some(receiver) = self.waiters.remove(&id) {
-                        let _ = receiver.send(Err(refusal));
-                    }
-                }
+        self.admission.advance(now, &mut resolved);
+        for Resolved { ticket, outcome } in resolved.drain(..) {
+            // Whoever left between the decision and this line sent nothing.
+            let told = self.waiters.remove(&ticket).is_some_and(|waiter| waiter.send(outcome).is_ok());
+            if !told && outcome.is_ok() {
+                self.admission.cancel(now, ticket);
             }
         }
         self.resolved = resolved;
     }
 }
 
-/// A place in the queue. Dropping it leaves the queue, or returns the grant that came meanwhile.
+/// A place in the queue. Dropping it leaves the queue, or returns what was granted meanwhile.
 #[derive(Debug)]
 pub struct Waiting {
     scope: Arc<Scope>,
-    id: WaiterId,
-    receiver: oneshot::Receiver<Result<Grant, Refusal>>,
+    ticket: Option<Ticket>,
+    receiver: oneshot::Receiver<Result<(), Refusal>>,
 }
 
 impl Waiting {
     /// What has been decided so far; for drivers that poll.
     pub fn poll(&mut self) -> Option<Result<Permit, Refusal>> {
-        let decided = self.receiver.try_recv().ok()?;
-        Some(decided.map(|grant| Permit::new(Arc::clone(&self.scope), grant)))
+        let decision = self.receiver.try_recv().ok()?;
+        Some(self.decided(decision))
+    }
+
+    fn decided(&mut self, decision: Result<(), Refusal>) -> Result<Permit, Refusal> {
+        let ticket = self.ticket.take();
+        decision?;
+        ticket
+            .map(|ticket| Permit::new(Arc::clone(&self.scope), ticket))
+            .ok_or(Refusal::Deadline { eta: Duration::ZERO })
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
         let now = clock::now();
         let mut queue = self.scope.queue.lock();
-        if queue.waiters.remove(&self.id).is_some() {
-            queue.admission.cancel(now, self.id);
-            queue.advance(now);
-        } else if let Ok(Ok(grant)) = self.receiver.try_recv() {
-            queue.admission.settle(now, grant, Settlement::NeverSent);
-            queue.advance(now);
-        }
+        queue.waiters.remove(&ticket);
+        queue.admission.cancel(now, ticket);
+        queue.advance(now);
         drop(queue);
         self.scope.changed.notify_one();
     }
 }
 
 /// Leave to have one attempt in flight. Settled once; if dropped unsettled, it is given back in full before the
-/// request was sent, and with the tokens kept as spent after.
+/// request was sent, and with its tokens kept as spent after.
 #[derive(Debug)]
 pub struct Permit {
     scope: Arc<Scope>,
-    grant: Option<Grant>,
+    ticket: Option<Ticket>,
     sent: bool,
 }
 
 impl Permit {
-    fn new(scope: Arc<Scope>, grant: Grant) -> Self {
-        Self { scope, grant: Some(grant), sent: false }
+    fn new(scope: Arc<Scope>, ticket: Ticket) -> Self {
+        Self { scope, ticket: Some(ticket), sent: false }
     }
 
     pub fn mark_sent(&mut self) {
         self.sent = true;
     }
 
+    /// What the answer to this attempt announced of the provider's quota.
+    pub fn learn(&self, now: Instant, announced: &Announced) {
+        if let Some(ticket) = self.ticket {
+            self.scope.change(now, |admission| admission.learn(now, ticket, announced));
+        }
+    }
+
     pub fn settle(mut self, now: Instant, settlement: Settlement) {
-        if let Some(grant) = self.grant.take() {
-            self.scope.settle(now, grant, settlement);
+        if let Some(ticket) = self.ticket.take() {
+            self.scope.settle(now, ticket, settlement);
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(grant) = self.grant.take() {
-            let settlement = if self.sent { Settlement::Unknown } else { Settlement::NeverSent };
-            self.scope.settle(clock::now(), grant, settlement);
+        if let Some(ticket) = self.ticket.take() {
+            let settlement =
+                if self.sent { Settlement::Failed { charge: Charge::Keep } } else { Settlement::NeverSent };
+            self.scope.settle(clock::now(), ticket, settlement);
         }
     }
 }
@@ -286,17 +293,17 @@ impl Sizes {
         u64::from(*seen.select_nth_unstable(rank).1)
     }
 
-    /// Learns from a bill. Only prompts that are mostly text say something about bytes per token.
-    pub fn record(&mut self, prompt_bytes: u64, text_tokens: u64, output_tokens: u64) {
+    /// Learns from a bill. Only prompts that are text alone say something about bytes per token.
+    pub fn record(&mut self, facts: &RequestFacts, usage: &Usage) {
         const WEIGHT: f64 = 0.1;
         const SHORTEST: u64 = 64;
-        if text_tokens > 0 && prompt_bytes >= SHORTEST {
-            let seen = (prompt_bytes as f64 / text_tokens as f64).clamp(1.0, 8.0);
+        if facts.media_tokens == 0 && facts.prompt_bytes >= SHORTEST && usage.input > 0 {
+            let seen = (facts.prompt_bytes as f64 / usage.input as f64).clamp(1.0, 8.0);
             self.bytes_per_token += WEIGHT * (seen - self.bytes_per_token);
         }
         if let Some(slot) = self.outputs.get_mut(self.seen % Self::KEPT) {
-            *slot = u32::try_from(output_tokens).unwrap_or(u32::MAX);
-            self.seen += 1;
+            *slot = u32::try_from(usage.output).unwrap_or(u32::MAX);
+            self.seen = self.seen.wrapping_add(1);
         }
     }
 }
