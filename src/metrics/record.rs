@@ -1,0 +1,185 @@
+//! What is told to the metrics, in the words of those who tell it.
+
+use std::time::Duration;
+
+use super::metric::{Label, Metric};
+use super::registry::Registry;
+
+/// Outcome of a call or an attempt that succeeded.
+pub const OK: &str = "ok";
+
+/// A logical call that has ended, however it did.
+#[derive(Debug, Clone, Copy)]
+pub struct CallRecord<'a> {
+    pub model: &'a str,
+    /// The caller's tag; empty where there is none.
+    pub route: &'a str,
+    /// [`OK`], a [`crate::error::Reason`], or another word of this project; never a message.
+    pub outcome: &'a str,
+    /// Requests put on the wire.
+    pub attempts: u32,
+    /// From the call to its end, the last byte of a stream included.
+    pub duration: Duration,
+    /// For streams.
+    pub time_to_first_chunk: Option<Duration>,
+    /// The kinds of a direction must not overlap: they are added up.
+    pub tokens: &'a [TokenCount],
+    pub cost: Cost,
+    /// An answer came, but without its usage.
+    pub usage_missing: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenCount {
+    pub direction: Direction,
+    /// `text`, `cached`, `cache_write`, `reasoning`, `audio` and the like.
+    pub kind: &'static str,
+    pub tokens: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    Input,
+    Output,
+}
+
+impl Direction {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Output => "output",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cost {
+    /// Nothing to bill.
+    Nothing,
+    /// Something to bill, and no price for it.
+    Unpriced,
+    Priced {
+        pico_usd: u128,
+        estimated: bool,
+    },
+}
+
+impl CallRecord<'_> {
+    pub(super) fn count(&self, registry: &mut Registry) {
+        let model = registry.intern(Label::Model, self.model);
+        let outcome = registry.intern(Label::Outcome, self.outcome);
+        registry.count(Metric::Calls, [model, outcome], 1);
+        registry.observe(Metric::RequestDuration, [model, outcome], self.duration);
+        if let Some(wait) = self.time_to_first_chunk {
+            registry.observe(Metric::TimeToFirstChunk, [model], wait);
+        }
+        for count in self.tokens.iter().filter(|count| count.tokens > 0) {
+            let direction = registry.intern(Label::Direction, count.direction.as_str());
+            let kind = registry.intern(Label::Kind, count.kind);
+            registry.count(Metric::Tokens, [model, direction, kind], count.tokens);
+        }
+        if self.usage_missing {
+            registry.count(Metric::AnswersWithoutUsage, [model], 1);
+        }
+        match self.cost {
+            Cost::Nothing => {}
+            Cost::Unpriced => registry.count(Metric::CallsUnpriced, [model], 1),
+            Cost::Priced { pico_usd, estimated } => {
+                let route = registry.intern(Label::Route, self.route);
+                let estimated = registry.intern(Label::Estimated, if estimated { "true" } else { "false" });
+                registry.charge(Metric::Cost, [], pico_usd);
+                registry.charge(Metric::CostByModel, [model, route, estimated], pico_usd);
+            }
+        }
+    }
+}
+
+/// What became of an execution that was asked for under an idempotency key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum IdempotencyOutcome {
+    /// The tool ran.
+    Executed,
+    /// An earlier result was given.
+    Replay,
+    /// The result of an execution in progress was waited for.
+    Joined,
+    /// Refused: an equal one is in progress.
+    Conflict,
+    /// Refused: nobody knows whether an earlier one took effect.
+    InDoubt,
+    /// Refused: the key was used for something else.
+    Mismatch,
+    /// The lease ran out while the tool ran.
+    LeaseLost,
+    /// A result came from an owner that had been replaced, and was discarded.
+    StaleOwner,
+    /// The store could not be reached.
+    StoreUnavailable,
+}
+
+impl IdempotencyOutcome {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::Replay => "replay",
+            Self::Joined => "joined",
+            Self::Conflict => "conflict",
+            Self::InDoubt => "in_doubt",
+            Self::Mismatch => "mismatch",
+            Self::LeaseLost => "lease_lost",
+            Self::StaleOwner => "stale_owner",
+            Self::StoreUnavailable => "store_unavailable",
+        }
+    }
+
+    /// True if a duplicate was kept from running.
+    pub const fn is_suppression(self) -> bool {
+        matches!(self, Self::Replay | Self::Joined | Self::Conflict | Self::InDoubt)
+    }
+}
+
+/// A reading of live state, taken when the metrics are read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Gauge<'a> {
+    InFlight(u64),
+    AdmissionQueued(u64),
+    /// `scope` names origin and model, never a credential; `state` is `closed`, `open` or `half_open`.
+    BreakerState {
+        scope: &'a str,
+        state: &'a str,
+    },
+    RetryBudgetBalance {
+        scope: &'a str,
+        balance: f64,
+    },
+    /// `cap` is the name of a spend cap.
+    Spend {
+        cap: &'a str,
+        pico_usd: u128,
+    },
+}
+
+impl Gauge<'_> {
+    pub(super) fn set(&self, registry: &mut Registry) {
+        match *self {
+            Self::InFlight(count) => registry.gauge(Metric::InFlight, [], count as f64),
+            Self::AdmissionQueued(count) => registry.gauge(Metric::AdmissionQueued, [], count as f64),
+            Self::BreakerState { scope, state } => {
+                let scope = registry.intern(Label::Scope, scope);
+                for possible in ["closed", "open", "half_open"] {
+                    let label = registry.intern(Label::State, possible);
+                    let number = if possible == state { 1.0 } else { 0.0 };
+                    registry.gauge(Metric::BreakerState, [scope, label], number);
+                }
+            }
+            Self::RetryBudgetBalance { scope, balance } => {
+                let scope = registry.intern(Label::Scope, scope);
+                registry.gauge(Metric::RetryBudgetBalance, [scope], balance);
+            }
+            Self::Spend { cap, pico_usd } => {
+                let cap = registry.intern(Label::Cap, cap);
+                registry.charge(Metric::Spend, [cap], pico_usd);
+            }
+        }
+    }
+}
