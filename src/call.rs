@@ -19,7 +19,7 @@ use rand::Rng;
 
 use crate::admission::{Announced, Charge, Refusal, Settlement};
 use crate::backoff::{self, BackoffClass};
-use crate::breaker::{self, Outcome};
+use crate::breaker::{Breaker, Outcome, Rejection, Ticket};
 use crate::classify::{self, Class, Health, Retry, Verdict};
 use crate::clock::Instant;
 use crate::config::{OnOpen, RetryPolicy};
@@ -92,7 +92,7 @@ pub struct Call {
     queue: Duration,
     sent_at: Instant,
     permit: Option<Permit>,
-    ticket: Option<breaker::Ticket>,
+    ticket: Option<Ticket>,
     withdrawal: Option<Withdrawal>,
     /// Between a withdrawal and the retry that it paid for.
     sleeping: bool,
@@ -133,13 +133,10 @@ impl Call {
     }
 
     fn gates(&mut self, now: Instant) -> Step {
-        if let Some(breaker) = &self.scope.breaker {
-            let look = breaker.lock().peek(now);
-            if let Err(rejection) = look
-                && !self.passes_open_breaker()
-            {
-                return self.rejected(now, &rejection);
-            }
+        if let Some(Err(rejection)) = self.breaker(|breaker| breaker.peek(now))
+            && !self.passes_open_breaker()
+        {
+            return self.rejected(now, &rejection);
         }
         self.queued_at = Some(now);
         let limit = if self.attempts == 0 { self.deadline } else { self.retry_deadline };
@@ -149,27 +146,26 @@ impl Call {
     /// A place was granted.
     pub fn admitted(&mut self, now: Instant, mut permit: Permit) -> Step {
         self.leave_queue(now);
-        if let Some(breaker) = &self.scope.breaker {
-            let acquired = breaker.lock().acquire(now, self.plan.attempt_timeout);
-            match acquired {
-                Ok(ticket) => {
-                    self.ticket = Some(match self.ticket.take() {
-                        Some(earlier) => ticket.after(&earlier),
-                        None => ticket,
-                    });
-                }
-                Err(_) if self.passes_open_breaker() => {}
-                Err(rejection) => {
-                    permit.settle(now, Settlement::NeverSent);
-                    return self.rejected(now, &rejection);
-                }
+        let attempt_timeout = self.plan.attempt_timeout;
+        match self.breaker(|breaker| breaker.acquire(now, attempt_timeout)) {
+            Some(Ok(ticket)) => {
+                self.ticket = Some(match self.ticket.take() {
+                    Some(earlier) => ticket.after(&earlier),
+                    None => ticket,
+                });
             }
+            Some(Err(rejection)) if !self.passes_open_breaker() => {
+                permit.settle(now, Settlement::NeverSent);
+                return self.rejected(now, &rejection);
+            }
+            Some(Err(_)) | None => {}
         }
         permit.mark_sent();
         self.permit = Some(permit);
         self.attempts += 1;
         self.sent_at = now;
-        let slow_after = self.scope.breaker.as_ref().and_then(|breaker| breaker.lock().slow_after(self.plan.stream));
+        let stream = self.plan.stream;
+        let slow_after = self.breaker(|breaker| breaker.slow_after(stream)).flatten();
         let slow_at = slow_after.map_or(Instant::FAR_FUTURE, |after| now + after);
         Step::Send { number: self.attempts, until: self.deadline, slow_at }
     }
@@ -207,8 +203,9 @@ impl Call {
 
     /// The attempt in flight has been silent for longer than answers take here.
     pub fn slow(&mut self, now: Instant) {
-        if let (Some(breaker), Some(ticket)) = (&self.scope.breaker, &mut self.ticket) {
-            breaker.lock().slow(now, ticket);
+        if let Some(mut ticket) = self.ticket.take() {
+            self.breaker(|breaker| breaker.slow(now, &mut ticket));
+            self.ticket = Some(ticket);
         }
     }
 
@@ -218,10 +215,9 @@ impl Call {
         if let (Some(permit), Some(announced)) = (&self.permit, &announced) {
             permit.learn(now, announced);
         }
-        if let (Some(breaker), Some(first_byte)) = (&self.scope.breaker, first_byte)
-            && verdict.class == Class::Success
-        {
-            breaker.lock().first_byte(self.plan.stream, first_byte);
+        let stream = self.plan.stream;
+        if let Some(first_byte) = first_byte.filter(|_| verdict.class == Class::Success) {
+            self.breaker(|breaker| breaker.first_byte(stream, first_byte));
         }
         self.settle(now, settlement);
         self.tell_attempt(now, verdict.class.as_str(), Some(status), request_id);
@@ -356,7 +352,7 @@ impl Call {
         self.attempts == 0 && self.plan.on_open == OnOpen::NoRetries
     }
 
-    fn rejected(&mut self, now: Instant, rejection: &breaker::Rejection) -> Step {
+    fn rejected(&mut self, now: Instant, rejection: &Rejection) -> Step {
         let next = rejection.retry_after.map_or_else(
             || String::from("until the operator closes it"),
             |wait| format!("next try in {:.3} s", wait.as_secs_f64()),
@@ -370,8 +366,20 @@ impl Call {
         self.fail(now, Reason::BreakerOpen, rejection.retry_after, Some(message))
     }
 
-    fn breaker_rejection(&self, now: Instant) -> Option<breaker::Rejection> {
-        self.scope.breaker.as_ref()?.lock().peek(now).err()
+    fn breaker_rejection(&mut self, now: Instant) -> Option<Rejection> {
+        self.breaker(|breaker| breaker.peek(now).err()).flatten()
+    }
+
+    /// The one way to the breaker; tells of it when it opens.
+    fn breaker<T>(&mut self, f: impl FnOnce(&mut Breaker) -> T) -> Option<T> {
+        let mut breaker = self.scope.breaker.as_ref()?.lock();
+        let opened = breaker.opened_total();
+        let result = f(&mut breaker);
+        if breaker.opened_total() > opened {
+            let facts = Facts { outcome: Some(breaker.state().as_str()), ..Facts::default() };
+            self.events.push((Kind::Breaker, facts));
+        }
+        Some(result)
     }
 
     fn leave_queue(&mut self, now: Instant) {
@@ -402,7 +410,7 @@ impl Call {
 
     /// A probe's verdict counts at once; an ordinary call's outcome is recorded once, at its end.
     fn record_probe(&mut self, now: Instant, outcome: Outcome) -> bool {
-        let probe = self.ticket.as_ref().is_some_and(breaker::Ticket::is_probe);
+        let probe = self.ticket.as_ref().is_some_and(Ticket::is_probe);
         if probe {
             self.record(now, outcome);
         }
@@ -410,8 +418,8 @@ impl Call {
     }
 
     fn record(&mut self, now: Instant, outcome: Outcome) {
-        if let (Some(breaker), Some(ticket)) = (&self.scope.breaker, self.ticket.take()) {
-            breaker.lock().record(now, ticket, outcome);
+        if let Some(ticket) = self.ticket.take() {
+            self.breaker(|breaker| breaker.record(now, ticket, outcome));
         }
     }
 

@@ -15,8 +15,9 @@ use crate::classify::{self, Class, Period, Quota, QuotaFacts, Reading, Verdict};
 use crate::clock::{self, Instant};
 use crate::config::Timeouts;
 use crate::engine::{Engine, Upstream};
-use crate::error::{CallError, Cause, TransportError, TransportErrorKind};
+use crate::error::{CallError, Cause, Reason, TransportError, TransportErrorKind};
 use crate::event::{self, Event, Facts, Kind, Listener, Tags, TraceId};
+use crate::metrics::{self, CallRecord, Direction, TokenCount};
 use crate::price::Pico;
 use crate::request::RequestFacts;
 use crate::scope::Scope;
@@ -96,7 +97,14 @@ struct Teller<'a> {
 
 impl Teller<'_> {
     fn tell(&self, kind: Kind, facts: Facts) {
-        self.engine.metrics().record(&self.model, kind, &facts);
+        let metrics = self.engine.metrics();
+        match kind {
+            Kind::Attempt => metrics.attempt(&self.model, facts.outcome.unwrap_or_default()),
+            Kind::Retry => metrics.retry(facts.reason.unwrap_or_default()),
+            Kind::Breaker => metrics.breaker_opened(),
+            // Counted with figures that the record does not hold.
+            Kind::Wait | Kind::Call => {}
+        }
         if self.listener.is_none() && self.engine.log_file().is_none() {
             return;
         }
@@ -439,6 +447,7 @@ fn conclude(
     for (kind, facts) in call.take_events() {
         teller.tell(kind, facts);
     }
+    count(teller, &info, &result, now);
     teller.tell(Kind::Call, call_facts(&info, &result));
     let result = match (result, reply) {
         (Err(error), _) => Err(error),
@@ -447,6 +456,51 @@ fn conclude(
         (Ok(()), None) => Err(Box::new(CallError::closed(info.attempts, info.latency))),
     };
     Outcome { result, info }
+}
+
+fn count(teller: &Teller<'_>, info: &CallInfo, result: &Result<(), Box<CallError>>, now: Instant) {
+    let metrics = teller.engine.metrics();
+    let error = result.as_ref().err();
+    match error.map(|error| error.reason) {
+        Some(Reason::BreakerOpen) if info.attempts == 0 => metrics.breaker_rejected(),
+        Some(reason @ (Reason::AdmissionDeadline | Reason::RequestTooLarge)) if info.attempts == 0 => {
+            metrics.admission_refused(reason.as_str());
+        }
+        _ => metrics.admitted(info.queue),
+    }
+    let usage = info.usage.as_ref();
+    let cost = match (usage, info.cost) {
+        (_, Some(cost)) => metrics::Cost::Priced { pico_usd: cost.0, estimated: false },
+        (Some(_), None) => metrics::Cost::Unpriced,
+        (None, None) => metrics::Cost::Nothing,
+    };
+    let tokens = usage.map(token_counts).unwrap_or_default();
+    metrics.call(
+        &CallRecord {
+            model: &teller.model,
+            route: teller.tags.as_ref().and_then(|tags| tags.get("route")).map_or("", String::as_str),
+            outcome: error.map_or("ok", |error| error.kind()),
+            attempts: info.attempts,
+            duration: info.latency,
+            time_to_first_chunk: None,
+            tokens: &tokens,
+            cost,
+            usage_missing: error.is_none() && usage.is_none() && !teller.model.is_empty(),
+        },
+        now,
+    );
+}
+
+/// Kinds that do not overlap.
+fn token_counts(usage: &Usage) -> [TokenCount; 5] {
+    let count = |direction, kind, tokens| TokenCount { direction, kind, tokens };
+    [
+        count(Direction::Input, "text", usage.input - usage.cache_read - usage.cache_write),
+        count(Direction::Input, "cached", usage.cache_read),
+        count(Direction::Input, "cache_write", usage.cache_write),
+        count(Direction::Output, "text", usage.output - usage.reasoning),
+        count(Direction::Output, "reasoning", usage.reasoning),
+    ]
 }
 
 fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>) -> Facts {

@@ -18,6 +18,7 @@ use crate::clock::{self, Instant};
 use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, Timeouts};
 use crate::error::ConfigError;
 use crate::event::{Event, LogFile, TraceId};
+use crate::metrics::{Metrics, MetricsOptions};
 use crate::price::{Pico, PriceBook};
 use crate::scope::{Scope, ScopeKey};
 use crate::transport::reqwest::ReqwestTransport;
@@ -56,7 +57,7 @@ pub struct Engine {
     prices: PriceBook,
     log_file: Option<LogFile>,
     log_failed: AtomicBool,
-    metrics: crate::metrics::Registry,
+    metrics: Metrics,
     rng: Mutex<SmallRng>,
     /// Keys the hashes of credentials, which are thus worth nothing outside this process.
     hasher: RandomState,
@@ -87,7 +88,7 @@ impl Engine {
             prices: config.prices,
             log_file: config.log_file.as_deref().map(LogFile::open).transpose()?,
             log_failed: AtomicBool::new(false),
-            metrics: crate::metrics::Registry::new(),
+            metrics: Metrics::new(MetricsOptions::default()),
             rng: Mutex::new(config.seed.map_or_else(entropy, SmallRng::seed_from_u64)),
             hasher: RandomState::new(),
             scopes: Mutex::default(),
@@ -107,7 +108,7 @@ impl Engine {
         self.breaker.as_ref().map_or(OnOpen::Fail, |breaker| breaker.on_open)
     }
 
-    pub fn metrics(&self) -> &crate::metrics::Registry {
+    pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
@@ -127,6 +128,11 @@ impl Engine {
         {
             self.log_failed.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a record could not be written.
+    pub fn log_failed(&self) -> bool {
+        self.log_failed.load(Ordering::Relaxed)
     }
 
     pub fn with_rng<T>(&self, f: impl FnOnce(&mut SmallRng) -> T) -> T {

@@ -60,6 +60,8 @@ pub enum Kind {
     Attempt,
     /// A retry was decided; its wait begins.
     Retry,
+    /// The breaker of the call's scope opened.
+    Breaker,
     /// The call ended.
     Call,
 }
@@ -145,7 +147,7 @@ impl Event {
         match self.event {
             Kind::Attempt => Level::Debug,
             Kind::Wait => Level::Info,
-            Kind::Retry => Level::Warning,
+            Kind::Retry | Kind::Breaker => Level::Warning,
             Kind::Call if self.facts.outcome == Some("ok") => Level::Info,
             Kind::Call => Level::Warning,
         }

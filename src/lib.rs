@@ -8,8 +8,37 @@ pub mod config;
 pub mod error;
 
 // level 1: pure mechanisms
+pub mod admission;
+pub mod backoff;
+pub mod breaker;
 pub mod classify;
 pub mod event;
+mod json;
+pub mod metrics;
+pub mod price;
+pub mod request;
+pub mod retry_budget;
+pub mod spend;
+pub mod sse;
+pub mod usage;
 
-// level 3: the network
+// level 2: what calls share
+pub mod scope;
+
+// level 3: the order of the gates, and the network
+pub mod call;
 pub mod transport;
+
+// level 4: calls with sockets and timers
+pub mod drive;
+
+// level 5: the gate
+pub mod engine;
+pub mod snapshot;
+
+// the fault server
+pub mod mock;
+
+// level 6: Python
+#[cfg(feature = "python")]
+mod python;

@@ -306,6 +306,11 @@ impl Breaker {
     }
 
     /// Two equal generations mean that no transition lies between them.
+    /// Times it opened; a failed probe does not count.
+    pub const fn opened_total(&self) -> u64 {
+        self.opened_total
+    }
+
     pub const fn generation(&self) -> u64 {
         self.generation
     }

@@ -1,0 +1,137 @@
+//! A gate seen from outside: its counters and the state of each scope, as data or as Prometheus' text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::breaker::State;
+use crate::clock::Instant;
+use crate::engine::Engine;
+use crate::metrics::{self, Gauge, Metric};
+use crate::price::Pico;
+use crate::scope::Scope;
+
+impl Engine {
+    /// One JSON object. Times are seconds but for `latency_ms`, money is a decimal string of US dollars; what is
+    /// not known is null.
+    pub fn snapshot(&self, now: Instant) -> String {
+        let counted = self.metrics().snapshot(now, &[]);
+        let latency = &counted.latency;
+        let ms = |latency: Option<Duration>| latency.map(|latency| latency.as_secs_f64() * 1000.0);
+        let scopes: Vec<Value> = self.scopes().iter().map(|scope| scope_state(scope, now)).collect();
+        json!({
+            "calls": counted.count(Metric::Calls),
+            "attempts": counted.count(Metric::Attempts),
+            "retries": counted.count(Metric::Retries),
+            "tokens": tokens(&counted),
+            "cost_usd": Pico(counted.pico_usd(Metric::Cost)).to_string(),
+            "calls_unpriced": counted.count(Metric::CallsUnpriced),
+            "answers_without_usage": counted.count(Metric::AnswersWithoutUsage),
+            "breaker_opened": counted.count(Metric::BreakerOpened),
+            "latency_ms": {
+                "count": latency.count,
+                "min": ms(latency.min),
+                "p50": ms(latency.p50),
+                "p95": ms(latency.p95),
+                "p99": ms(latency.p99),
+                "max": ms(latency.max),
+            },
+            "scopes": scopes,
+            "log_failed": self.log_failed(),
+        })
+        .to_string()
+    }
+
+    /// Prometheus' text format, version 0.0.4.
+    pub fn metrics_text(&self, now: Instant) -> String {
+        let live: Vec<Live> = self.scopes().iter().map(|scope| Live::of(scope, now)).collect();
+        let gauges: Vec<Gauge<'_>> = live.iter().flat_map(Live::gauges).collect();
+        self.metrics().snapshot(now, &gauges).to_prometheus()
+    }
+}
+
+fn tokens(counted: &metrics::Snapshot) -> Value {
+    let mut directions = Map::new();
+    for sample in counted.samples.iter().filter(|sample| sample.metric == Metric::Tokens) {
+        let (Some(direction), metrics::Value::Count(count)) = (sample.labels.get(1), &sample.value) else {
+            continue;
+        };
+        let total = directions.get(direction).and_then(Value::as_u64).unwrap_or_default();
+        directions.insert(direction.clone(), (total + count).into());
+    }
+    directions.into()
+}
+
+fn scope_state(scope: &Scope, now: Instant) -> Value {
+    let admission = scope.admission(now);
+    let seconds = |duration: Duration| duration.as_secs_f64();
+    let breaker = scope.breaker.as_ref().map(|breaker| {
+        let breaker = breaker.lock().snapshot(now);
+        json!({
+            "state": breaker.state.as_str(),
+            "reason": breaker.reason.map(|reason| reason.as_str()),
+            "next_probe_s": breaker.next_probe_in.map(seconds),
+            "calls_in_window": breaker.window.total,
+            "failures_in_window": breaker.window.failures,
+            "opened": breaker.opened_total,
+            "late": breaker.late_total,
+        })
+    });
+    let budget = scope.budget.as_ref().map(|budget| {
+        let budget = budget.lock().snapshot(now);
+        json!({ "balance": budget.balance, "capacity": budget.capacity })
+    });
+    let quota = |quota: Option<crate::admission::QuotaSnapshot>| {
+        quota.map(|quota| {
+            json!({
+                "limit": quota.limit,
+                "rate_per_minute": quota.rate,
+                "available": quota.available,
+                "learned": quota.learned,
+            })
+        })
+    };
+    json!({
+        "origin": *scope.key.origin,
+        "model": *scope.key.model,
+        "in_flight": admission.in_flight,
+        "queued": admission.queued,
+        "longest_wait_s": seconds(admission.longest_wait),
+        "blocked_s": admission.blocked_until.map(|until| seconds(until.since(now))),
+        "requests": quota(admission.requests),
+        "tokens": quota(admission.tokens),
+        "breaker": breaker,
+        "retry_budget": budget,
+    })
+}
+
+/// The live state of one scope that a scrape shows.
+struct Live {
+    name: Arc<str>,
+    in_flight: u64,
+    queued: u64,
+    breaker: Option<State>,
+    balance: Option<f64>,
+}
+
+impl Live {
+    fn of(scope: &Scope, now: Instant) -> Self {
+        let admission = scope.admission(now);
+        Self {
+            name: scope.name().into(),
+            in_flight: admission.in_flight as u64,
+            queued: admission.queued as u64,
+            breaker: scope.breaker.as_ref().map(|breaker| breaker.lock().snapshot(now).state),
+            balance: scope.budget.as_ref().map(|budget| budget.lock().snapshot(now).balance),
+        }
+    }
+
+    fn gauges(&self) -> impl Iterator<Item = Gauge<'_>> {
+        let breaker = self.breaker.map(|state| Gauge::BreakerState { scope: &self.name, state: state.as_str() });
+        let balance = self.balance.map(|balance| Gauge::RetryBudgetBalance { scope: &self.name, balance });
+        [Some(Gauge::InFlight(self.in_flight)), Some(Gauge::AdmissionQueued(self.queued)), breaker, balance]
+            .into_iter()
+            .flatten()
+    }
+}
