@@ -111,6 +111,24 @@ impl Timeouts {
     }
 }
 
+/// What happens to a request that costs more tokens than the burst allows, but no more than a minute's quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oversize {
+    /// It enters once the bucket is full; the excess is paid back before the next one enters.
+    Debt,
+    /// It is refused at once.
+    Refuse,
+}
+
+/// What a fresh controller may spend before the first refill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// One burst.
+    Full,
+    /// Nothing: for fleets that restart together.
+    Empty,
+}
+
 /// How much may be in flight, and how fast, per (origin, credential, model).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
@@ -120,7 +138,8 @@ pub struct Limits {
     pub rpm: Option<u64>,
     /// Tokens per minute that the provider grants, prompt and output together.
     pub tpm: Option<u64>,
-    /// Share of the provider's quota that is left unused. Default 0.1.
+    /// Share of the provider's quota that is left unused. Where the quota is learned and the provider announces
+    /// what remains, less than this share remaining slows the requests down in proportion. Default 0.1.
     pub headroom: f64,
     /// Requests that may start at once after a pause, as seconds of the rate. Default 1.
     pub burst_seconds: f64,
@@ -128,6 +147,10 @@ pub struct Limits {
     pub tpm_burst_seconds: f64,
     /// Slows the refill so that no window of 60 s exceeds the quota, burst included. Default false.
     pub strict_minute: bool,
+    /// Default [`Oversize::Debt`].
+    pub oversize: Oversize,
+    /// Default [`Start::Full`].
+    pub start: Start,
     /// Takes rates from the provider's rate-limit headers where none is given here. Default true.
     pub learn: bool,
 }
@@ -142,6 +165,8 @@ impl Default for Limits {
             burst_seconds: 1.0,
             tpm_burst_seconds: 6.0,
             strict_minute: false,
+            oversize: Oversize::Debt,
+            start: Start::Full,
             learn: true,
         }
     }

@@ -18,10 +18,10 @@ use crate::engine::{Engine, Upstream};
 use crate::error::{CallError, Cause, Reason, TransportError, TransportErrorKind};
 use crate::event::{self, Event, Facts, Kind, Listener, Tags, TraceId};
 use crate::metrics::{self, CallRecord, Direction, TokenCount};
-use crate::price::Pico;
+use crate::money::Pico;
 use crate::request::RequestFacts;
 use crate::scope::Scope;
-use crate::transport::{Request, Transport};
+use crate::transport::Request;
 use crate::usage::Usage;
 
 /// What the caller asks for.
@@ -388,7 +388,7 @@ fn read(
     } else {
         Cause::Answer {
             class: verdict.class,
-            status,
+            status: verdict.status,
             headers: headers.clone(),
             body: body.clone(),
             message: verdict.message.clone(),
@@ -426,7 +426,7 @@ fn conclude(
         None => (None, None, None),
     };
     let reading = reading.filter(|_| result.is_ok());
-    let usage = reading.as_ref().and_then(|reading| reading.usage.clone());
+    let usage = reading.as_ref().and_then(|reading| reading.usage);
     let cost = usage.as_ref().and_then(|usage| {
         let served = reading.as_ref().and_then(|reading| reading.model.as_deref());
         let tier = reading.as_ref().and_then(|reading| reading.service_tier.as_deref());
@@ -470,11 +470,11 @@ fn count(teller: &Teller<'_>, info: &CallInfo, result: &Result<(), Box<CallError
     }
     let usage = info.usage.as_ref();
     let cost = match (usage, info.cost) {
-        (_, Some(cost)) => metrics::Cost::Priced { pico_usd: cost.0, estimated: false },
+        (_, Some(cost)) => metrics::Cost::Priced { pico_usd: cost.get(), estimated: false },
         (Some(_), None) => metrics::Cost::Unpriced,
         (None, None) => metrics::Cost::Nothing,
     };
-    let tokens = usage.map(token_counts).unwrap_or_default();
+    let tokens = token_counts(&usage.copied().unwrap_or_default());
     metrics.call(
         &CallRecord {
             model: &teller.model,
@@ -492,14 +492,18 @@ fn count(teller: &Teller<'_>, info: &CallInfo, result: &Result<(), Box<CallError
 }
 
 /// Kinds that do not overlap.
-fn token_counts(usage: &Usage) -> [TokenCount; 5] {
+fn token_counts(usage: &Usage) -> [TokenCount; 9] {
     let count = |direction, kind, tokens| TokenCount { direction, kind, tokens };
     [
-        count(Direction::Input, "text", usage.input - usage.cache_read - usage.cache_write),
+        count(Direction::Input, "text", usage.uncached()),
         count(Direction::Input, "cached", usage.cache_read),
         count(Direction::Input, "cache_write", usage.cache_write),
-        count(Direction::Output, "text", usage.output - usage.reasoning),
+        count(Direction::Input, "audio", usage.input_audio),
+        count(Direction::Input, "image", usage.input_image),
+        count(Direction::Output, "text", usage.visible_output()),
         count(Direction::Output, "reasoning", usage.reasoning),
+        count(Direction::Output, "audio", usage.output_audio),
+        count(Direction::Output, "image", usage.output_image),
     ]
 }
 

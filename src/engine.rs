@@ -19,7 +19,8 @@ use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolic
 use crate::error::ConfigError;
 use crate::event::{Event, LogFile, TraceId};
 use crate::metrics::{Metrics, MetricsOptions};
-use crate::price::{Pico, PriceBook};
+use crate::money::Pico;
+use crate::price::PriceBook;
 use crate::scope::{Scope, ScopeKey};
 use crate::transport::reqwest::ReqwestTransport;
 use crate::transport::{Transport, TransportOptions, redirect};
@@ -167,8 +168,7 @@ impl Engine {
         let limits = self.limits.iter().find(|(glob, _)| glob.is_match(model.as_ref()));
         let unlimited = Limits { concurrency: None, learn: false, ..Limits::default() };
         let limits = limits.map_or(&unlimited, |(_, limits)| limits);
-        let scope =
-            Scope::new(key.clone(), limits, self.breaker.as_ref(), self.retry_budget.as_ref(), now);
+        let scope = Scope::new(key.clone(), limits, self.breaker.as_ref(), self.retry_budget.as_ref(), now);
         scopes.insert(key, Arc::clone(&scope));
         scope
     }
@@ -262,7 +262,8 @@ impl Upstream {
     pub fn url(&self, path: &str, query: &[(String, String)]) -> Result<Url, ConfigError> {
         const RULE: &str = "must be a path below the base URL, such as /chat/completions";
         let mut url = self.base.clone();
-        let (path, own_query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+        let (path, own_query) =
+            path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
         if path.contains("://") || path.contains('#') {
             return Err(ConfigError::new("path", path, RULE));
         }
@@ -282,7 +283,8 @@ fn base_url(text: &str) -> Result<Url, ConfigError> {
     const RULE: &str = "must be an absolute URL with a host, such as https://api.openai.com/v1";
     // The URL may hold a password; only the part after it is shown.
     let shown = text.rsplit('@').next().unwrap_or_default();
-    let url = Url::parse(text).map_err(|error| ConfigError::new("base_url", shown, format!("{RULE} ({error})")))?;
+    let url =
+        Url::parse(text).map_err(|error| ConfigError::new("base_url", shown, format!("{RULE} ({error})")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(ConfigError::new("base_url", shown, "must start with http:// or https://"));
     }
@@ -315,11 +317,7 @@ pub fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Conf
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| ConfigError::new("headers", format!("{name:?}"), "must be a valid header name"))?;
     let value = HeaderValue::from_str(value).map_err(|_| {
-        ConfigError::new(
-            format!("headers[{name:?}]"),
-            "***",
-            "must be printable without line breaks",
-        )
+        ConfigError::new(format!("headers[{name:?}]"), "***", "must be printable without line breaks")
     })?;
     Ok((parsed, value))
 }

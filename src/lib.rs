@@ -15,11 +15,13 @@ pub mod classify;
 pub mod event;
 mod json;
 pub mod metrics;
+pub mod money;
 pub mod price;
 pub mod request;
 pub mod retry_budget;
 pub mod spend;
 pub mod sse;
+mod timestamp;
 pub mod usage;
 
 // level 2: what calls share
@@ -37,7 +39,7 @@ pub mod engine;
 pub mod snapshot;
 
 // the fault server
-pub mod mock;
+// pub mod mock;
 
 // level 6: Python
 #[cfg(feature = "python")]

@@ -59,16 +59,12 @@ impl Scope {
         budget: Option<&RetryBudgetPolicy>,
         now: Instant,
     ) -> Arc<Self> {
-        let queue = Queue {
-            admission: Admission::new(limits, now),
-            waiters: HashMap::new(),
-            resolved: Vec::new(),
-        };
+        let queue =
+            Queue { admission: Admission::new(limits, now), waiters: HashMap::new(), resolved: Vec::new() };
         Arc::new(Self {
             key,
             breaker: breaker.map(|policy| Mutex::new(Breaker::new(policy, now))),
-            budget: budget
-                .map(|policy| Mutex::new(RetryBudget::new(policy, limits.concurrency, now))),
+            budget: budget.map(|policy| Mutex::new(RetryBudget::new(policy, limits.concurrency, now))),
             sizes: Mutex::default(),
             queue: Mutex::new(queue),
             changed: Notify::new(),
@@ -129,7 +125,8 @@ impl Scope {
                     None if scope.queue.lock().waiters.is_empty() => {
                         scope.timer_runs.store(false, Ordering::Release);
                         // Whoever queued before the store was visible did not start a timer.
-                        if scope.queue.lock().waiters.is_empty() || scope.timer_runs.swap(true, Ordering::AcqRel)
+                        if scope.queue.lock().waiters.is_empty()
+                            || scope.timer_runs.swap(true, Ordering::AcqRel)
                         {
                             return;
                         }

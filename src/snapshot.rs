@@ -9,7 +9,7 @@ use crate::breaker::State;
 use crate::clock::Instant;
 use crate::engine::Engine;
 use crate::metrics::{self, Gauge, Metric};
-use crate::price::Pico;
+use crate::money::Pico;
 use crate::scope::Scope;
 
 impl Engine {
@@ -25,7 +25,7 @@ impl Engine {
             "attempts": counted.count(Metric::Attempts),
             "retries": counted.count(Metric::Retries),
             "tokens": tokens(&counted),
-            "cost_usd": Pico(counted.pico_usd(Metric::Cost)).to_string(),
+            "cost_usd": Pico::new(counted.pico_usd(Metric::Cost)).to_string(),
             "calls_unpriced": counted.count(Metric::CallsUnpriced),
             "answers_without_usage": counted.count(Metric::AnswersWithoutUsage),
             "breaker_opened": counted.count(Metric::BreakerOpened),
@@ -87,8 +87,8 @@ fn scope_state(scope: &Scope, now: Instant) -> Value {
             json!({
                 "limit": quota.limit,
                 "rate_per_minute": quota.rate,
-                "available": quota.available,
-                "learned": quota.learned,
+                "level": quota.level,
+                "capacity": quota.capacity,
             })
         })
     };
@@ -128,7 +128,8 @@ impl Live {
     }
 
     fn gauges(&self) -> impl Iterator<Item = Gauge<'_>> {
-        let breaker = self.breaker.map(|state| Gauge::BreakerState { scope: &self.name, state: state.as_str() });
+        let breaker =
+            self.breaker.map(|state| Gauge::BreakerState { scope: &self.name, state: state.as_str() });
         let balance = self.balance.map(|balance| Gauge::RetryBudgetBalance { scope: &self.name, balance });
         [Some(Gauge::InFlight(self.in_flight)), Some(Gauge::AdmissionQueued(self.queued)), breaker, balance]
             .into_iter()

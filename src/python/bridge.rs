@@ -273,7 +273,8 @@ fn queue_of<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<Bo
     let mut alive = Vec::with_capacity(known.len());
     let mut found = None;
     for weak in known {
-        let Some(queue) = weak.bind(py).upgrade().and_then(|queue| queue.cast_into::<LoopQueue>().ok()) else {
+        let Some(queue) = weak.bind(py).upgrade().and_then(|queue| queue.cast_into::<LoopQueue>().ok())
+        else {
             continue;
         };
         if queue.get().event_loop.is(event_loop) {
@@ -313,7 +314,9 @@ fn new_queue<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<B
     let drain = queue.getattr(intern!(py, "_drain"))?;
     match event_loop.call_method1(intern!(py, "add_reader"), (fd, drain)) {
         Ok(_) => Ok(queue),
-        Err(error) if error.is_instance_of::<PyNotImplementedError>(py) => build(Wake::Notify(Notify::new()), None),
+        Err(error) if error.is_instance_of::<PyNotImplementedError>(py) => {
+            build(Wake::Notify(Notify::new()), None)
+        }
         Err(error) => Err(error),
     }
 }

@@ -146,7 +146,8 @@ fn write_dict(json: &mut Vec<u8>, dict: &Bound<'_, PyDict>, depth: usize) -> Res
             let kind = key.get_type().qualname()?;
             return Err(Fault::refused(format!("a key is a {kind}, not a string: {}", key.repr()?)));
         };
-        write_text(json, name).map_err(|fault| fault.below(|| Step::Key(name.to_string_lossy().into_owned())))?;
+        write_text(json, name)
+            .map_err(|fault| fault.below(|| Step::Key(name.to_string_lossy().into_owned())))?;
         json.push(b':');
         write(json, &value, depth + 1)
             .map_err(|fault| fault.below(|| Step::Key(name.to_string_lossy().into_owned())))?;

@@ -255,8 +255,7 @@ impl PyUpstream {
     ) -> PyResult<Job> {
         let config = |error: ConfigError| config_error(py, &error);
         let engine = self.engine.get().current(py)?;
-        let upstream =
-            self.upstream.get(|| Upstream::new(&engine, self.config.clone()).map_err(config))?;
+        let upstream = self.upstream.get(|| Upstream::new(&engine, self.config.clone()).map_err(config))?;
         let body = match (json, content) {
             (Some(json), _) => Bytes::from(encode::to_json(json)?),
             (None, Some(content)) => Bytes::copy_from_slice(content.as_bytes()),
@@ -312,9 +311,14 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
             "timeout" => order.timeouts.attempt = Some(seconds()?),
             "total_timeout" => order.timeouts.total = Some(seconds()?),
             "max_attempts" => {
-                order.max_attempts = value.extract::<u32>().ok().filter(|attempts| *attempts > 0).ok_or_else(
-                    || config(ConfigError::new(&name, value.to_string(), "must be a whole number, 1 or more")),
-                )?;
+                order.max_attempts =
+                    value.extract::<u32>().ok().filter(|attempts| *attempts > 0).ok_or_else(|| {
+                        config(ConfigError::new(
+                            &name,
+                            value.to_string(),
+                            "must be a whole number, 1 or more",
+                        ))
+                    })?;
             }
             "tags" => {
                 let tags: Tags = pairs(value.cast::<PyMapping>()?)?.into_iter().collect();

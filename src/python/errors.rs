@@ -5,8 +5,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::response::{PyCallInfo, headers_dict};
-use crate::error::{CallError, Cause, ConfigError};
 use crate::drive::CallInfo;
+use crate::error::{CallError, Cause, ConfigError};
 
 /// `ConfigError(field, value, rule)`.
 pub(crate) fn config_error(py: Python<'_>, error: &ConfigError) -> PyErr {

@@ -61,7 +61,9 @@ impl<S: Sink> Listener for LogListener<'_, S> {
 pub(crate) const NOTHING: i32 = Level::Warning as i32 + 1;
 
 pub(crate) fn lost() -> PyErr {
-    PyRuntimeError::new_err("the call was stopped before it ended: the engine was shut down, or failed inside")
+    PyRuntimeError::new_err(
+        "the call was stopped before it ended: the engine was shut down, or failed inside",
+    )
 }
 
 pub(crate) fn into_python(py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyResponse>> {

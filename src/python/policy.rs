@@ -5,7 +5,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use super::errors::config_error;
-use crate::config::{self, BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, Timeouts};
+use crate::config::{
+    self, BreakerPolicy, Limits, OnOpen, Oversize, RetryBudgetPolicy, RetryPolicy, Start, Timeouts,
+};
 use crate::error::ConfigError;
 
 /// One policy object and the prefix of its fields in messages.
@@ -75,6 +77,16 @@ impl<'py> Fields<'_, 'py> {
         value.extract::<bool>().map_err(|_| self.refuse(name, &value, "must be True or False"))
     }
 
+    fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> PyResult<T> {
+        let value = self.get(name)?;
+        let chosen = value.extract::<String>().ok();
+        let found = choices.iter().find(|(text, _)| chosen.as_deref() == Some(text));
+        found.map(|(_, choice)| *choice).ok_or_else(|| {
+            let texts: Vec<String> = choices.iter().map(|(text, _)| format!("{text:?}")).collect();
+            self.refuse(name, &value, &format!("must be {}", texts.join(" or ")))
+        })
+    }
+
     fn valid<T>(&self, policy: T, result: Result<(), ConfigError>) -> PyResult<T> {
         result.map(|()| policy).map_err(|error| config_error(self.object.py(), &error))
     }
@@ -119,6 +131,8 @@ pub(crate) fn limits(object: &Bound<'_, PyAny>) -> PyResult<Limits> {
         burst_seconds: fields.number("burst_seconds")?,
         tpm_burst_seconds: fields.number("tpm_burst_seconds")?,
         strict_minute: fields.flag("strict_minute")?,
+        oversize: fields.choice("oversize", &[("debt", Oversize::Debt), ("refuse", Oversize::Refuse)])?,
+        start: fields.choice("start", &[("full", Start::Full), ("empty", Start::Empty)])?,
         learn: fields.flag("learn")?,
     };
     let result = policy.validate();
@@ -127,7 +141,6 @@ pub(crate) fn limits(object: &Bound<'_, PyAny>) -> PyResult<Limits> {
 
 pub(crate) fn breaker(object: &Bound<'_, PyAny>) -> PyResult<BreakerPolicy> {
     let fields = Fields { object, prefix: "breaker" };
-    let on_open = fields.get("on_open")?;
     let policy = BreakerPolicy {
         window: fields.seconds("window")?,
         minimum_calls: fields.count("minimum_calls")?,
@@ -141,11 +154,7 @@ pub(crate) fn breaker(object: &Bound<'_, PyAny>) -> PyResult<BreakerPolicy> {
         probe_timeout: fields.seconds("probe_timeout")?,
         slow_after: fields.maybe_seconds("slow_after")?,
         count_429: fields.flag("count_429")?,
-        on_open: match on_open.extract::<&str>() {
-            Ok("fail") => OnOpen::Fail,
-            Ok("no_retries") => OnOpen::NoRetries,
-            _ => return Err(fields.refuse("on_open", &on_open, "must be 'fail' or 'no_retries'")),
-        },
+        on_open: fields.choice("on_open", &[("fail", OnOpen::Fail), ("no_retries", OnOpen::NoRetries)])?,
     };
     let result = policy.validate();
     fields.valid(policy, result)

@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use crate::call::RetryMade;
 use crate::classify;
 use crate::drive::{CallInfo, Reply, UsageSource};
-use crate::price::Pico;
+use crate::money::Pico;
 use crate::usage::Usage;
 
 #[pyclass(frozen, name = "Response", module = "tidegate._core")]
@@ -131,7 +131,7 @@ impl PyCallInfo {
     #[getter]
     #[allow(clippy::unnecessary_wraps, reason = "shared with the getter of Response")]
     fn usage(&self, _py: Python<'_>) -> PyResult<Option<PyUsage>> {
-        Ok(self.0.usage.clone().map(|usage| PyUsage { usage, source: self.0.usage_source }))
+        Ok(self.0.usage.map(|usage| PyUsage { usage, source: self.0.usage_source }))
     }
 
     #[getter]

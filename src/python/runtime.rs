@@ -32,7 +32,9 @@ pub(crate) fn handle() -> PyResult<Handle> {
         return Ok(runtime.handle().clone());
     }
     if EXITING.load(Ordering::Acquire) {
-        return Err(PyRuntimeError::new_err("the interpreter is shutting down: tidegate makes no more calls"));
+        return Err(PyRuntimeError::new_err(
+            "the interpreter is shutting down: tidegate makes no more calls",
+        ));
     }
     // The interpreter's thread does the decoding; one thread can feed it on a small machine.
     let threads = thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 4));

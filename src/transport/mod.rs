@@ -56,7 +56,7 @@ pub trait Body: Send {
     fn chunk(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, TransportError>>;
 }
 
-pub trait Transport: Send + Sync {
+pub trait Transport: fmt::Debug + Send + Sync {
     /// Sends `request` and returns when the head of the answer has come.
     ///
     /// Follows the redirects that [`redirect`] allows and nothing else; retries nothing, but for one
