@@ -39,7 +39,7 @@ pub mod engine;
 pub mod snapshot;
 
 // the fault server
-// pub mod mock;
+pub mod mock;
 
 // level 6: Python
 #[cfg(feature = "python")]

@@ -18,12 +18,12 @@ mod settlement;
 use std::time::Duration;
 
 use bucket::MICRO;
+use queue::{Marks, Place, Queue, Request};
 pub use queue::Ticket;
-use queue::{Place, Queue, Request};
 use quota::{MAX_TOKENS, Quota, Shape};
 use ramp::Ramp;
-use settlement::UsageRatio;
 pub use settlement::{Charge, Settlement};
+use settlement::UsageRatio;
 
 use crate::clock::Instant;
 use crate::config::{Limits, Oversize};
@@ -107,8 +107,9 @@ pub struct Admission {
     queue: Queue,
     ramp: Ramp,
     usage: UsageRatio,
-    /// The latest request that an announcement was taken from.
-    newest_answer: Option<Instant>,
+    /// Grant of the latest request that an announcement was taken from.
+    newest_answer: Instant,
+    last_cut: Instant,
 }
 
 fn micro(tokens: u64) -> i128 {
@@ -135,7 +136,8 @@ impl Admission {
             blocked_until: Instant::ZERO,
             queue: Queue::default(),
             usage: UsageRatio::default(),
-            newest_answer: None,
+            newest_answer: Instant::ZERO,
+            last_cut: Instant::ZERO,
         }
     }
 
@@ -149,8 +151,8 @@ impl Admission {
         self.check_size(cost)?;
         let request = Request { cost, limit, arrived: now };
         if self.queue.waiting() == 0 && limit >= now && self.may_enter(now, cost) {
-            self.take(now, cost);
-            return Ok(Entry::Granted(self.queue.insert_granted(request)));
+            let marks = self.take(now, cost);
+            return Ok(Entry::Granted(self.queue.insert_granted(request, marks)));
         }
         let eta = self.eta(now, self.queue.waiting(), self.queue.waiting_cost(), cost);
         if now + eta > limit {
@@ -163,32 +165,39 @@ impl Admission {
     pub fn advance(&mut self, now: Instant, resolved: &mut Vec<Resolved>) {
         let now = self.tick(now);
         while let Some((ticket, outcome)) = self.resolve_one(now) {
-            match outcome {
-                Ok(()) => self.queue.grant(ticket),
-                Err(_) => drop(self.queue.remove(ticket)),
-            }
             resolved.push(Resolved { ticket, outcome });
         }
     }
 
     fn resolve_one(&mut self, now: Instant) -> Option<(Ticket, Result<(), Refusal>)> {
+        if let Some((ticket, refusal)) = self.doomed(now) {
+            self.queue.remove(ticket);
+            return Some((ticket, Err(refusal)));
+        }
+        let (ticket, head) = self.queue.front()?;
+        if !self.may_enter(now, head.cost) {
+            return None;
+        }
+        let marks = self.take(now, head.cost);
+        self.queue.grant(ticket, marks);
+        Some((ticket, Ok(())))
+    }
+
+    /// A waiter that will not enter before its limit: one whose limit has passed, or the first in line.
+    fn doomed(&self, now: Instant) -> Option<(Ticket, Refusal)> {
         // Nobody enters before the cool-down ends, so limits before that have passed as good as now.
         if let Some((ticket, limit)) = self.queue.earliest_limit()
             && limit < now.max(self.blocked_until)
         {
             let eta = self.eta(now, self.queue.waiting(), self.queue.waiting_cost(), 0);
-            return Some((ticket, Err(Refusal::Deadline { eta })));
+            return Some((ticket, Refusal::Deadline { eta }));
         }
         let (ticket, head) = self.queue.front()?;
         if let Err(refusal) = self.check_size(head.cost) {
-            return Some((ticket, Err(refusal)));
-        }
-        if self.may_enter(now, head.cost) {
-            self.take(now, head.cost);
-            return Some((ticket, Ok(())));
+            return Some((ticket, refusal));
         }
         let eta = self.eta(now, 0, 0, head.cost);
-        (now + eta > head.limit).then_some((ticket, Err(Refusal::Deadline { eta })))
+        (now + eta > head.limit).then_some((ticket, Refusal::Deadline { eta }))
     }
 
     /// When to call [`Self::advance`] next: always later than `now`. `None` if only the end of a request in flight
@@ -216,7 +225,7 @@ impl Admission {
     /// Ends a grant: frees its slot and corrects what it reserved by what it used.
     pub fn settle(&mut self, now: Instant, ticket: Ticket, settlement: Settlement) {
         self.tick(now);
-        let Some((Place::Granted, request)) = self.queue.remove(ticket) else { return };
+        let Some((Place::Granted(marks), request)) = self.queue.remove(ticket) else { return };
         self.in_flight -= 1;
         self.reserved -= u128::from(request.cost);
         if settlement != Settlement::NeverSent {
@@ -236,7 +245,13 @@ impl Admission {
                 self.tokens.correct(micro(tokens.min(MAX_TOKENS)) - micro(request.cost));
             }
             Settlement::Failed { charge: Charge::Refund } => self.tokens.correct(-micro(request.cost)),
-            Settlement::Failed { charge: Charge::Keep } => {}
+            Settlement::Failed { charge: Charge::Keep } => {
+                if marks.at >= self.last_cut {
+                    self.last_cut = self.now;
+                    self.requests.exhausted();
+                    self.tokens.exhausted();
+                }
+            }
         }
     }
 
@@ -254,17 +269,15 @@ impl Admission {
     pub fn learn(&mut self, now: Instant, ticket: Ticket, announced: &Announced) {
         let now = self.tick(now);
         self.ramp.finish();
-        let Some((Place::Granted, request)) = self.queue.get(ticket) else { return };
-        let newest = self.newest_answer.is_none_or(|newest| newest <= request.arrived);
-        if newest {
-            self.newest_answer = Some(request.arrived);
+        let Some((Place::Granted(marks), _)) = self.queue.get(ticket) else { return };
+        if self.newest_answer == Instant::ZERO {
+            self.last_cut = now;
         }
-        let others = i128::try_from(self.in_flight.saturating_sub(1)).unwrap_or(i128::MAX);
-        let others_reserved = i128::try_from(self.reserved - u128::from(request.cost)).unwrap_or(i128::MAX);
+        let newest = self.newest_answer <= marks.at;
+        self.newest_answer = self.newest_answer.max(marks.at);
         let Announced { limit_requests, limit_tokens, remaining_requests, remaining_tokens } = *announced;
-        self.requests.learn(now, limit_requests, remaining_requests, newest, others.saturating_mul(MICRO));
-        let unseen = others_reserved.saturating_mul(MICRO);
-        self.tokens.learn(now, limit_tokens, remaining_tokens, newest, unseen);
+        self.requests.learn(now, limit_requests, remaining_requests, marks.requests, newest);
+        self.tokens.learn(now, limit_tokens, remaining_tokens, marks.tokens, newest);
     }
 
     /// Another policy, for waiters too. Levels are kept as far as the new bursts have room.
@@ -315,12 +328,15 @@ impl Admission {
             && self.tokens.is_ready(now, micro(cost))
     }
 
-    fn take(&mut self, now: Instant, cost: u64) {
+    fn take(&mut self, now: Instant, cost: u64) -> Marks {
         self.in_flight += 1;
         self.reserved += u128::from(cost);
         self.ramp.start(now);
-        self.requests.take(now, MICRO);
-        self.tokens.take(now, micro(cost));
+        Marks {
+            at: now,
+            requests: self.requests.take(now, MICRO),
+            tokens: self.tokens.take(now, micro(cost)),
+        }
     }
 
     /// Least time until a request enters that stands behind `ahead` others who reserve `ahead_cost` tokens. Counts

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 
 use slab::Slab;
 
+use super::quota::Mark;
 use crate::clock::Instant;
 
 /// Names one request. A ticket that was settled, cancelled or refused names nothing any more.
@@ -24,10 +25,18 @@ pub(super) struct Request {
     pub(super) arrived: Instant,
 }
 
+/// When a request was granted, and where both quotas stood after that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Marks {
+    pub(super) at: Instant,
+    pub(super) requests: Mark,
+    pub(super) tokens: Mark,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Waiting,
-    Granted,
+    Granted(Marks),
 }
 
 #[derive(Debug)]
@@ -63,8 +72,8 @@ impl Queue {
     }
 
     /// A request that enters without waiting.
-    pub(super) fn insert_granted(&mut self, request: Request) -> Ticket {
-        self.insert(request, Place::Granted)
+    pub(super) fn insert_granted(&mut self, request: Request, marks: Marks) -> Ticket {
+        self.insert(request, Place::Granted(marks))
     }
 
     /// A request that waits behind all others.
@@ -105,10 +114,10 @@ impl Queue {
     }
 
     /// Turns a waiter into a grant.
-    pub(super) fn grant(&mut self, ticket: Ticket) {
+    pub(super) fn grant(&mut self, ticket: Ticket, marks: Marks) {
         self.unlink(ticket);
         if let Some(slot) = self.slots.get_mut(ticket.index) {
-            slot.place = Place::Granted;
+            slot.place = Place::Granted(marks);
         }
         self.prune();
     }

@@ -82,14 +82,17 @@ impl Shape {
     }
 }
 
-/// The provider's own level as last announced, carried forward by our takings and its refill.
+/// A point on [`Quota::drift`], kept with a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Mark(i128);
+
+/// The provider's own level as an answer told it.
 #[derive(Debug, Clone)]
 struct Announcement {
     /// Micro-tokens.
     remaining: i128,
-    at: Instant,
-    /// [`Quota::taken`] at that time.
-    taken: i128,
+    /// Where [`Quota::drift`] stood when the request was sent, which is about when the provider looked.
+    mark: Mark,
 }
 
 #[derive(Debug)]
@@ -102,8 +105,11 @@ pub(super) struct Quota {
     /// Most that was ever announced as remaining, micro-tokens: tells a provider that grants a minute's quota at
     /// once from one that grants a second's.
     peak: i128,
-    /// Net micro-tokens taken since the beginning.
-    taken: i128,
+    /// How far our share of the refill and our own takings have moved the provider's level since the beginning.
+    drift: i128,
+    /// Share of the full rate that we dare to use, in 1,024ths of [`FULL_SHARE`].
+    ceiling: i128,
+    refilled: Instant,
     last_grant: Option<Instant>,
 }
 
@@ -115,7 +121,9 @@ impl Quota {
             bucket: None,
             announcement: None,
             peak: 0,
-            taken: 0,
+            drift: 0,
+            ceiling: FULL_SHARE * FULL_SHARE,
+            refilled: now,
             last_grant: None,
         };
         quota.adopt(quota.shape.given, now, None);
@@ -157,32 +165,32 @@ impl Quota {
         self.shape.learn
     }
 
-    /// Takes in what an answer announced. `unseen` micro-tokens were taken by requests that the answer cannot
-    /// know of, because no bucket knew of them yet; once there is a bucket they are subtracted there.
+    /// Takes in what the answer to the request that was granted at `mark` announced; `newest` if no answer to a
+    /// later request came before.
     pub(super) fn learn(
         &mut self,
         now: Instant,
         limit: Option<u64>,
         remaining: Option<u64>,
+        mark: Mark,
         newest: bool,
-        unseen: i128,
     ) {
         self.refill(now);
         let remaining = remaining.map(|tokens| i128::from(tokens.min(MAX_TOKENS)) * MICRO);
         if let Some(limit) = limit.filter(|&limit| limit > 0) {
-            self.learn_limit(now, limit.min(MAX_TOKENS), remaining, unseen);
+            self.learn_limit(now, limit.min(MAX_TOKENS), remaining, mark);
         }
         let (Some(remaining), Some(bucket)) = (remaining, &mut self.bucket) else { return };
         bucket.lower_to(remaining);
         self.peak = self.peak.max(remaining);
         // A provider that never announces more than nothing announces nothing.
         if self.shape.learn && newest && self.peak > 0 {
-            self.announcement = Some(Announcement { remaining, at: now, taken: self.taken });
-            self.pace(now);
+            self.announcement = Some(Announcement { remaining, mark });
+            self.pace();
         }
     }
 
-    fn learn_limit(&mut self, now: Instant, limit: u64, remaining: Option<i128>, unseen: i128) {
+    fn learn_limit(&mut self, now: Instant, limit: u64, remaining: Option<i128>, mark: Mark) {
         if let Some(given) = self.shape.given {
             self.limit = Some(given.min(limit));
             return;
@@ -192,37 +200,44 @@ impl Quota {
         }
         // Other processes learn at the same moment: together they must not take all that remains.
         let quarter = remaining.map_or(i128::MAX, |remaining| remaining / 4);
-        let level = self.shape.capacity(limit).min(quarter).saturating_sub(unseen);
+        let level = self.shape.capacity(limit).min(quarter).saturating_add((self.drift - mark.0).min(0)).max(0);
         self.peak = self.peak.min(i128::from(limit) * MICRO);
         self.adopt(Some(limit), now, Some(level));
     }
 
     /// Adds what time has earned.
     pub(super) fn refill(&mut self, now: Instant) {
-        if let Some(bucket) = &mut self.bucket {
-            bucket.refill(now);
-            if self.announcement.is_some() {
-                self.pace(now);
-            }
+        let Some(bucket) = &mut self.bucket else { return };
+        bucket.refill(now);
+        if self.announcement.is_some() {
+            let elapsed = i128::try_from(now.since(self.refilled).min(MINUTE).as_nanos()).unwrap_or(0);
+            let minute = 60_000_000_000;
+            self.drift += elapsed * i128::from(bucket.rate()) / minute;
+            self.ceiling = (self.ceiling + elapsed * FULL_SHARE * FULL_SHARE / minute).min(FULL_SHARE * FULL_SHARE);
+            self.refilled = self.refilled.max(now);
+            self.pace();
         }
     }
 
     /// Sets the rate by what remains at the provider: all of it while more than the reserve is left, then in
     /// proportion. Processes that share a quota see the same level and so settle on equal shares of the rate
     /// without knowing of each other; a process alone keeps the full rate, for at that rate the level holds.
-    fn pace(&mut self, now: Instant) {
-        let (Some(limit), Some(seen), Some(bucket)) = (self.limit, &self.announcement, &mut self.bucket)
-        else {
+    fn pace(&mut self) {
+        let (Some(limit), Some(seen), Some(bucket)) = (self.limit, &self.announcement, &mut self.bucket) else {
             return;
         };
         let full = self.shape.rate(limit, PER_MILLION);
-        let age = now.since(seen.at).min(MINUTE).as_nanos();
-        let earned = i128::try_from(age * u128::from(full) / MINUTE.as_nanos()).unwrap_or(i128::MAX);
-        let level =
-            seen.remaining.saturating_add(earned).saturating_sub(self.taken - seen.taken).min(self.peak);
+        let level = seen.remaining.saturating_add(self.drift - seen.mark.0).min(self.peak);
         let share = level.saturating_mul(FULL_SHARE) / self.shape.reserve(limit, self.peak);
-        let share = share.clamp(MIN_SHARE, FULL_SHARE);
+        let share = share.min(self.ceiling / FULL_SHARE).clamp(MIN_SHARE, FULL_SHARE);
         bucket.set_rate(u64::try_from(i128::from(full) * share / FULL_SHARE).unwrap_or(full));
+    }
+
+    pub(super) fn exhausted(&mut self) {
+        if self.announcement.is_some() {
+            self.ceiling = (self.ceiling * 7 / 10).max(MIN_SHARE * FULL_SHARE);
+            self.pace();
+        }
     }
 
     /// A request of `cost` micro-tokens may enter now, where now is the last refill.
@@ -241,8 +256,7 @@ impl Quota {
         if self.announcement.is_none() || ready <= bucket.last() || bucket.rate() >= full {
             return ready.max(self.quiet_until(bucket, cost));
         }
-        let recovery =
-            self.shape.reserve(limit, self.peak).unsigned_abs() * MINUTE.as_nanos() / u128::from(full);
+        let recovery = self.shape.reserve(limit, self.peak).unsigned_abs() * MINUTE.as_nanos() / u128::from(full);
         let step = Duration::from_nanos(u64::try_from(recovery / 8).unwrap_or(u64::MAX));
         ready.min(bucket.last() + step)
     }
@@ -265,14 +279,16 @@ impl Quota {
         bucket.reaches(needed, rate).max(self.quiet_until(bucket, cost))
     }
 
-    pub(super) fn take(&mut self, now: Instant, amount: i128) {
+    /// Takes what a request reserves, and tells where the quota stood after that.
+    pub(super) fn take(&mut self, now: Instant, amount: i128) -> Mark {
         self.last_grant = Some(now);
         self.correct(amount);
+        Mark(self.drift)
     }
 
     /// Takes what a request used beyond its reservation, or gives back what it did not, for a negative `amount`.
     pub(super) fn correct(&mut self, amount: i128) {
-        self.taken = self.taken.saturating_add(amount);
+        self.drift = self.drift.saturating_sub(amount);
         if let Some(bucket) = &mut self.bucket {
             bucket.take(amount);
         }

@@ -23,6 +23,8 @@ mod core {
     #[pymodule_export]
     use super::engine::{PyEngine, PyUpstream};
     #[pymodule_export]
+    use super::mock::PyMockServer;
+    #[pymodule_export]
     use super::policy::check_policy;
     #[pymodule_export]
     use super::response::{PyCallInfo, PyResponse, PyRetry, PyUsage};

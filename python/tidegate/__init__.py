@@ -1,0 +1,93 @@
+"""tidegate: guarded calls to OpenAI-compatible APIs.
+
+>>> from tidegate import AsyncClient
+>>> client = AsyncClient()
+>>> answer = await client.post("/chat/completions", json={"model": "gpt-5.4-mini", "messages": [...]})
+>>> tidegate.info(answer).cost_usd
+
+Retries cannot amplify, limits are obeyed, bills are true; `Gate` says how.
+"""
+
+from tidegate import _core
+from tidegate._client import AsyncClient, Client, info
+from tidegate._context import current_tags, tags
+from tidegate._core import CallInfo, Response, Retry, Usage
+from tidegate._errors import (
+    AdmissionError,
+    APIConnectionError,
+    APIStatusError,
+    APITimeoutError,
+    AuthenticationError,
+    BadRequestError,
+    CallError,
+    CircuitOpenError,
+    ConfigError,
+    ConflictError,
+    DeadlineExceededError,
+    EmptyResponseError,
+    EncodeError,
+    InternalServerError,
+    MalformedResponseError,
+    NotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    QuotaExhaustedError,
+    RateLimitError,
+    RequestTooLargeError,
+    SpendCapExceededError,
+    TidegateError,
+    UnprocessableEntityError,
+)
+from tidegate._gate import Gate, configure, default_gate
+from tidegate._log import JSONFormatter
+from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, Timeouts
+from tidegate._prices import Prices
+
+__version__ = _core.VERSION
+
+__all__ = [
+    "APIConnectionError",
+    "APIStatusError",
+    "APITimeoutError",
+    "AdmissionError",
+    "AsyncClient",
+    "AuthenticationError",
+    "BadRequestError",
+    "BreakerPolicy",
+    "CallError",
+    "CallInfo",
+    "CircuitOpenError",
+    "Client",
+    "ConfigError",
+    "ConflictError",
+    "DeadlineExceededError",
+    "EmptyResponseError",
+    "EncodeError",
+    "Gate",
+    "InternalServerError",
+    "JSONFormatter",
+    "Limits",
+    "MalformedResponseError",
+    "NotFoundError",
+    "OverloadedError",
+    "PermissionDeniedError",
+    "Prices",
+    "QuotaExhaustedError",
+    "RateLimitError",
+    "RequestTooLargeError",
+    "Response",
+    "Retry",
+    "RetryBudget",
+    "RetryPolicy",
+    "SpendCapExceededError",
+    "TidegateError",
+    "Timeouts",
+    "UnprocessableEntityError",
+    "Usage",
+    "__version__",
+    "configure",
+    "current_tags",
+    "default_gate",
+    "info",
+    "tags",
+]

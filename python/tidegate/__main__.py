@@ -1,0 +1,5 @@
+"""``python -m tidegate``."""
+
+from tidegate._cli import main
+
+main()

@@ -1,0 +1,262 @@
+"""The native clients: the engine without the openai package."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING
+
+from tidegate import _core
+from tidegate._errors import ConfigError
+from tidegate._log import NOTHING, level_for_calls
+from tidegate._settings import CallOptions, ClientOptions, ClientSettings, Closed, call_options
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from typing import Self, Unpack
+
+    from tidegate._core import CallInfo, Response, Ticket, Upstream
+    from tidegate._gate import Gate
+    from tidegate._policies import Timeouts
+
+
+def info(answer: object) -> CallInfo:
+    """Return how a call went: attempts, retries, usage, cost, times and trace id.
+
+    Args:
+        answer: The response of a call, or the error that it raised.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    found = getattr(answer, "info", None)
+    if isinstance(found, _core.CallInfo):
+        return found
+    raise TypeError(f"tidegate.info() takes the response or the error of a call, not {type(answer).__name__}")
+
+
+class _BaseClient:
+    """What the two clients have in common."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        gate: Gate | None = None,
+        timeout: float | None = None,
+        total_timeout: float | None = None,
+        max_retries: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        ca_bundle: str | os.PathLike[str] | None = None,
+        http2: bool = False,
+        proxy: str | None = None,
+    ) -> None:
+        """Make a client of one upstream.
+
+        Args:
+            base_url: Where the API is, version included. Default: ``OPENAI_BASE_URL``, else
+                ``https://api.openai.com/v1``.
+            api_key: Sent as ``Authorization: Bearer``. Default: ``OPENAI_API_KEY``.
+            gate: The engine and its state. Default: `tidegate.default_gate`.
+            timeout: Bound on each attempt, in seconds. Default: the gate's, 600.
+            total_timeout: Bound on the whole call with queues, retries and waits, in seconds. Default: the
+                gate's, none.
+            max_retries: Attempts after the first. Default: the gate's, 3.
+            headers: Sent with every request.
+            ca_bundle: File of trusted certificates (PEM) instead of the operating system's.
+            http2: Use HTTP/2 where the server speaks it. Default false.
+            proxy: URL of a proxy. Default: the one that the environment names.
+
+        Raises:
+            ConfigError: A setting breaks a rule, or there is no API key.
+        """
+        self._settings = ClientSettings(
+            {
+                "base_url": base_url,
+                "api_key": api_key,
+                "gate": gate,
+                "timeout": timeout,
+                "total_timeout": total_timeout,
+                "max_retries": max_retries,
+                "headers": headers,
+                "ca_bundle": ca_bundle,
+                "http2": http2,
+                "proxy": proxy,
+            }
+        )
+        self._upstream: Upstream | Closed = self._settings.upstream
+
+    @property
+    def gate(self) -> Gate:
+        """The engine and its state."""
+        return self._settings.gate
+
+    @property
+    def base_url(self) -> str:
+        """Where the API is."""
+        return self._settings.shown_url
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The bounds that hold for a call that names none."""
+        return self._settings.timeouts
+
+    def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
+        """Return another client that shares this one's gate and differs in the settings that are named.
+
+        Raises:
+            ConfigError: A setting is not known, or breaks a rule.
+        """
+        return type(self)(**self._settings.changed(changes))
+
+    copy = with_options
+
+    def _close(self) -> None:
+        self._upstream = Closed(self._upstream.base_url)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(base_url={self.base_url!r})"
+
+
+class AsyncClient(_BaseClient):
+    """Calls an OpenAI-compatible API from asyncio.
+
+    >>> async with AsyncClient() as client:
+    ...     answer = await client.post("/chat/completions", json={"model": "gpt-5.4-mini", "messages": [...]})
+    ...     answer.json()["choices"][0]["message"]["content"]
+
+    One client serves any number of tasks, and event loops one after another or at the same time. Cancelling a
+    call closes its request to the server.
+    """
+
+    def _start(
+        self, method: str, path: str, json: object, content: bytes | None, given: CallOptions
+    ) -> Ticket:
+        options = call_options(given)
+        level = level_for_calls()
+        context = None if level == NOTHING else contextvars.copy_context()
+        if json is None:
+            return self._upstream.submit(
+                method, path, options, content=content, log_level=level, context=context
+            )
+        if content is not None:
+            raise _two_bodies()
+        return self._upstream.submit(method, path, options, json=json, log_level=level, context=context)
+
+    async def post(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response:
+        """Make a POST request and return the answer.
+
+        Args:
+            path: Below the base URL, ``"/chat/completions"``.
+            json: The body, to be written as JSON. `None` is no body.
+            content: The body as it is; instead of `json`.
+            options: ``params``, ``headers``, ``timeout``, ``total_timeout``, ``max_attempts``, ``tags``,
+                ``trace_id``; `None` leaves what the client has.
+
+        Raises:
+            CallError: The call failed; which way, its class tells.
+            EncodeError: The body cannot be written as JSON.
+            ConfigError: An option is not known, or breaks a rule.
+        """
+        ticket = self._start("POST", path, json, content, options)
+        try:
+            return await ticket.future
+        except BaseException:
+            ticket.cancel()
+            # The future holds the error and the error this frame: a cycle, were the ticket still in it.
+            del ticket
+            raise
+
+    async def get(self, path: str, **options: Unpack[CallOptions]) -> Response:
+        """Make a GET request and return the answer; see `post`."""
+        return await self.request("GET", path, **options)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response:
+        """Make a request with any method and return the answer; see `post`."""
+        ticket = self._start(method, path, json, content, options)
+        try:
+            return await ticket.future
+        except BaseException:
+            ticket.cancel()
+            del ticket
+            raise
+
+    async def aclose(self) -> None:
+        """Refuse further calls of this client. Its gate and other clients go on."""
+        self._close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Client(_BaseClient):
+    """Calls an OpenAI-compatible API from any thread. The interpreter is free while it waits.
+
+    >>> with Client() as client:
+    ...     answer = client.post("/chat/completions", json={"model": "gpt-5.4-mini", "messages": [...]})
+    """
+
+    def post(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response:
+        """Make a POST request and return the answer; see `AsyncClient.post`."""
+        return self.request("POST", path, json=json, content=content, **options)
+
+    def get(self, path: str, **options: Unpack[CallOptions]) -> Response:
+        """Make a GET request and return the answer; see `AsyncClient.post`."""
+        return self.request("GET", path, **options)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response:
+        """Make a request with any method and return the answer; see `AsyncClient.post`."""
+        level, told = level_for_calls(), call_options(options)
+        if json is None:
+            return self._upstream.call(method, path, told, content=content, log_level=level)
+        if content is not None:
+            raise _two_bodies()
+        return self._upstream.call(method, path, told, json=json, log_level=level)
+
+    def close(self) -> None:
+        """Refuse further calls of this client. Its gate and other clients go on."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _two_bodies() -> ConfigError:
+    return ConfigError("content", "(bytes)", "must not be given together with json: a request has one body")

@@ -1,0 +1,151 @@
+"""The subcommands of ``tidegate``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tidegate import ConfigError, __version__, _demo, _plot
+from tidegate.testing import FaultServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_NEXT = (
+    "Next: `tidegate mock` serves this upstream to your own code; docs/quickstart.md puts tidegate into it."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tidegate", message="%(prog)s %(version)s")
+def tidegate() -> None:
+    """Guarded calls to OpenAI-compatible APIs."""
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ConfigError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@tidegate.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def demo(*, as_json: bool) -> None:
+    """Replay an outage and an overload against a local server. Takes about 10 seconds."""
+    console = Console(highlight=False)
+    with _readable_errors():
+        if as_json:
+            outage, loads = asyncio.run(_demo.run(lambda _: None))
+            click.echo(json.dumps(_demo.as_json(outage, loads)))
+        else:
+            with _progress() as advance:
+                outage, loads = asyncio.run(_demo.run(advance))
+            _show(console, outage, loads)
+    if not outage.as_expected():
+        raise click.ClickException("the figures are not those that the script of the server asks for")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("asking a server that fails", total=1.0)
+
+        def advance(share: float) -> None:
+            progress.update(task, completed=share)
+
+        yield advance
+
+
+def _show(console: Console, outage: _demo.Outage, loads: list[_demo.Load]) -> None:
+    console.print("30 calls at once; the server answers the first three with 500\n", style="bold")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in outage.rows():
+        table.add_row(name, value)
+    console.print(table)
+    console.print("\nToo much for the server beside what it can bear (it takes 0.3 s a call)\n", style="bold")
+    table = Table(box=None, pad_edge=False)
+    for name in ("load", "calls", "ok", *_plot.NAMES):
+        table.add_column(name, justify="left" if name == "load" else "right")
+    for load in loads:
+        quantiles = [_plot.seconds(value) for value in _plot.quantiles(load.latencies)]
+        table.add_row(load.name, str(load.calls), str(load.ok), *quantiles)
+    console.print(table)
+    unicode = (console.encoding or "").lower().startswith("utf")
+    rows = [(load.name, load.latencies) for load in loads]
+    console.print()
+    click.echo(_plot.bars(rows, width=min(console.width, 76), block="█" if unicode else "#"))
+    console.print("\nThe wait is the queue's: the gate lets no more calls out than its limit.")
+    console.print(f"\n{_NEXT}", soft_wrap=True)
+
+
+def _json_file(_: click.Context, __: click.Parameter, path: Path | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path} must be a JSON file that can be read ({error})") from error
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@tidegate.command()
+@click.option("--port", default=8089, show_default=True, help="0 takes one that is free.")
+@click.option("--script", callback=_json_file, type=_FILE, help="JSON file: a list of answers, or an object.")
+@click.option("--latency-ms", type=click.FloatRange(min=0), help="Pause before each answer.")
+@click.option("--rpm", type=int, help="Requests per minute that are granted.")
+@click.option("--tpm", type=int, help="Tokens per minute that are granted.")
+@click.option("--concurrency", type=int, help="Requests at once that are granted.")
+@click.option("--ledger", is_flag=True, help="Print what was served, as JSON, at the end.")
+def mock(
+    *,
+    port: int,
+    script: Any,
+    latency_ms: float | None,
+    rpm: int | None,
+    tpm: int | None,
+    concurrency: int | None,
+    ledger: bool,
+) -> None:
+    """Serve an OpenAI-compatible API that answers and fails as told, until Ctrl-C."""
+    limits = {"rpm": rpm, "tpm": tpm, "concurrency": concurrency}
+    quota = {name: value for name, value in limits.items() if value is not None}
+    script = {"responses": script} if isinstance(script, list) else script or {}
+    with _readable_errors():
+        server = FaultServer(port=port, latency_ms=latency_ms, quota=quota or None)
+        with server:
+            server.script(**_script_arguments(script))
+            click.echo(f"Serving {server.url} until Ctrl-C")
+            click.echo(f"  OPENAI_BASE_URL={server.url} OPENAI_API_KEY=test python your_program.py")
+            sys.stdout.flush()
+            try:
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                click.echo()
+        if ledger:
+            click.echo(json.dumps(server.ledger, indent=2))
+
+
+def _script_arguments(script: object) -> dict[str, Any]:
+    known = {"responses", "rules", "repeat_last"}
+    if not isinstance(script, dict) or not script.keys() <= known:
+        raise ConfigError(
+            "script", "(file)", "must be a list of answers, or an object of responses, rules, repeat_last"
+        )
+    return script

@@ -1,0 +1,283 @@
+"""The core, written in Rust. Use what `tidegate` exports: this module's names may change."""
+
+from asyncio import Future
+from collections.abc import Mapping, Sequence
+from contextvars import Context
+from decimal import Decimal
+from typing import Any, Literal, final
+
+from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, Timeouts
+
+VERSION: str
+
+def check_policy(
+    kind: Literal["retry", "timeouts", "limits", "breaker", "retry_budget"], policy: object
+) -> None:
+    """Read every attribute of a policy; raise `ConfigError` about the first that is wrong."""
+
+def _after_fork_in_child() -> None: ...
+def _at_exit() -> None: ...
+
+@final
+class Engine:
+    """The state behind a `Gate`."""
+
+    def __new__(
+        cls,
+        *,
+        retry: RetryPolicy,
+        timeouts: Timeouts,
+        limits: Sequence[tuple[str, Limits]],
+        breaker: BreakerPolicy | None,
+        retry_budget: RetryBudget | None,
+        prices: str | None,
+        log_file: str | None,
+        seed: int | None,
+    ) -> Engine:
+        """Make an engine.
+
+        Args:
+            retry: When failed attempts are repeated.
+            timeouts: Bounds where an upstream names none.
+            limits: Patterns with their limits; the first that matches the model holds, and one is ``"*"``.
+            breaker: `None` for none.
+            retry_budget: `None` for none.
+            prices: JSON, see `tidegate.Prices.to_json`.
+            log_file: Where events are appended as lines of JSON.
+            seed: Of everything random.
+        """
+
+    def upstream(
+        self,
+        *,
+        base_url: str,
+        api_key: str | None,
+        headers: Mapping[str, str],
+        timeouts: Timeouts | None,
+        max_attempts: int | None,
+        ca_bundle: str | None,
+        http2: bool,
+        proxy: str | None,
+    ) -> Upstream:
+        """Name a base URL with its credential. `None` is the engine's own setting."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what was counted, and the state of every scope."""
+
+    def metrics_text(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+
+@final
+class Upstream:
+    """One base URL with its credential."""
+
+    @property
+    def base_url(self) -> str:
+        """As it was given."""
+
+    def submit(
+        self,
+        method: str,
+        path: str,
+        options: Mapping[str, Any] | None,
+        *,
+        json: object = ...,
+        content: bytes | None = None,
+        log_level: int,
+        context: Context | None,
+    ) -> Ticket:
+        """Start a call on the running loop.
+
+        Args:
+            method: GET, POST, ….
+            path: Below the base URL.
+            options: ``headers``, ``params``, ``timeout``, ``total_timeout``, ``max_attempts``, ``tags``,
+                ``trace_id``; all optional, none of them `None`.
+            json: The body, to be written as JSON.
+            content: The body as it is.
+            log_level: The lowest level of events to be logged; 100 for none.
+            context: In which they are logged.
+        """
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        options: Mapping[str, Any] | None,
+        *,
+        json: object = ...,
+        content: bytes | None = None,
+        log_level: int,
+    ) -> Response:
+        """Make a call and wait for its end without the interpreter; see `submit`."""
+
+@final
+class Ticket:
+    """A call under way."""
+
+    @property
+    def future(self) -> Future[Response]:
+        """What to await."""
+
+    def cancel(self) -> None:
+        """Stop the call if it still runs."""
+
+@final
+class Response:
+    """An answer that is a success."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status, 2xx."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Names in lower case; repeated ones are joined by ``", "``."""
+
+    @property
+    def content(self) -> bytes:
+        """The body as it came, decompressed."""
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+
+    def json(self) -> Any:
+        """Return the body read as JSON.
+
+        Raises:
+            MalformedResponseError: It is none.
+        """
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the provider says was used."""
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """US dollars, exact; `None` where the price or the usage is not known."""
+
+    @property
+    def info(self) -> CallInfo:
+        """How the call went."""
+
+    @property
+    def request_id(self) -> str | None:
+        """The server's id of the request, for its support."""
+
+@final
+class Usage:
+    """Tokens of one call. The prompt includes cached and cache-write tokens, the completion reasoning."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All of the input."""
+
+    @property
+    def completion_tokens(self) -> int:
+        """All of the output."""
+
+    @property
+    def total_tokens(self) -> int:
+        """Both."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt: read from a cache."""
+
+    @property
+    def cache_write_tokens(self) -> int:
+        """Of the prompt: written to a cache."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the completion: not shown."""
+
+    @property
+    def source(self) -> Literal["reported", "estimated", "unknown"]:
+        """Where the figures come from."""
+
+@final
+class Retry:
+    """One retry that was made."""
+
+    @property
+    def reason(self) -> str:
+        """What the attempt before it failed of."""
+
+    @property
+    def delay_s(self) -> float:
+        """The wait before it, in seconds."""
+
+@final
+class CallInfo:
+    """How a call went."""
+
+    @property
+    def trace_id(self) -> str:
+        """The call's id in logs; 32 hex digits."""
+
+    @property
+    def model(self) -> str:
+        """As asked for; empty if the request names none."""
+
+    @property
+    def attempts(self) -> int:
+        """Requests that were sent."""
+
+    @property
+    def retries(self) -> tuple[Retry, ...]:
+        """The retries among them."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the provider says was used."""
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """US dollars, exact; `None` where the price or the usage is not known."""
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds spent waiting for admission."""
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from the start of the call to its end, queue and waits included."""
+
+    @property
+    def first_byte_s(self) -> float | None:
+        """Seconds from the last attempt's start to the first byte of its answer."""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether this is a substitute for the answer that was asked for."""
+
+    @property
+    def notice(self) -> str | None:
+        """What to tell the user about it."""
+
+@final
+class MockServer:
+    """The fault server; see `tidegate.testing.FaultServer`. JSON in, JSON out."""
+
+    def __new__(cls, config: str) -> MockServer: ...
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:PORT``."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+
+    def script(self, script: str) -> None:
+        """Set the script, or add to it."""
+
+    def ledger(self) -> str:
+        """Return what was asked, sent and billed."""
+
+    def reset_ledger(self) -> None:
+        """Forget what was served."""
+
+    def stop(self) -> None:
+        """Close every connection and stop."""

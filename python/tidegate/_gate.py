@@ -1,0 +1,184 @@
+"""The engine and its state, shared by any number of clients, event loops and threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from tidegate import _core
+from tidegate._errors import ConfigError
+from tidegate._fields import known_keywords
+from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, Timeouts
+from tidegate._prices import Prices
+
+if TYPE_CHECKING:
+    from tidegate._prices import Amount
+
+LimitsLike: TypeAlias = Limits | Literal["auto"] | None
+"""Limits of a scope; ``"auto"`` is ``Limits()``, `None` is no limit of any kind."""
+
+_NO_LIMITS = Limits(concurrency=None, learn=False)
+_NO_RETRIES = RetryPolicy(max_attempts=1)
+
+
+class Gate:
+    """Policies, and everything that is remembered between calls: queues, breakers, budgets, metrics.
+
+    Clients that share a gate share its limits. A process usually needs one, the default; see `configure`.
+
+    >>> gate = Gate(limits={"gpt-5*": Limits(rpm=500, tpm=200_000)}, prices=Prices.load("prices.toml"))
+    >>> client = AsyncClient(gate=gate)
+    """
+
+    __slots__ = ("__weakref__", "_engine", "_settings", "_timeouts")
+
+    @known_keywords("")
+    def __init__(
+        self,
+        *,
+        retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 frozen
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 frozen
+        limits: LimitsLike | Mapping[str, LimitsLike] = "auto",
+        breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008 frozen
+        retry_budget: RetryBudget | None = RetryBudget(),  # noqa: B008 frozen
+        prices: Prices | Mapping[str, Mapping[str, Amount]] | None = None,
+        log_file: str | os.PathLike[str] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Make a gate. `None` turns a mechanism off.
+
+        Args:
+            retry: When failed attempts are repeated. `None`: never.
+            timeouts: Bounds on attempts and calls, where the client names none.
+            limits: For every model, or by pattern of the model's name (``*`` and ``?`` are wildcards). Of
+                several patterns that match the longest holds; models that none matches have ``"auto"``.
+            breaker: When to stop sending to an upstream that fails.
+            retry_budget: Bound on the retries of all calls together.
+            prices: US dollars per million tokens. `None`: costs are unknown.
+            log_file: File to which each event is appended as a line of JSON. Several processes can share it.
+            seed: Makes the random waits reproducible, for tests.
+
+        Raises:
+            ConfigError: A setting is not known, or its value breaks a rule.
+        """
+        self._settings = {
+            "retry": _instance("retry", retry, RetryPolicy, optional=True),
+            "timeouts": _instance("timeouts", timeouts, Timeouts, optional=False),
+            "limits": limits,
+            "breaker": _instance("breaker", breaker, BreakerPolicy, optional=True),
+            "retry_budget": _instance("retry_budget", retry_budget, RetryBudget, optional=True),
+            "prices": Prices(prices) if isinstance(prices, Mapping) else prices,
+            "log_file": None if log_file is None else os.fspath(log_file),
+            "seed": seed,
+        }
+        table = _instance("prices", self._settings["prices"], Prices, optional=True)
+        self._timeouts = timeouts
+        self._engine = _core.Engine(
+            retry=retry or _NO_RETRIES,
+            timeouts=timeouts,
+            limits=_by_pattern(limits),
+            breaker=breaker,
+            retry_budget=retry_budget,
+            prices=table and table.to_json(),
+            log_file=self._settings["log_file"],
+            seed=seed,
+        )
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The bounds that hold where a client names none."""
+        return self._timeouts
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what was counted so far, and the state of every queue, breaker and budget."""
+        return self._engine.snapshot()
+
+    def metrics_text(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        return self._engine.metrics_text()
+
+    def __repr__(self) -> str:
+        import inspect
+
+        arguments = inspect.signature(type(self)).parameters
+        changed = [
+            f"{name}={value!r}" for name, value in self._settings.items() if value != arguments[name].default
+        ]
+        return f"Gate({', '.join(changed)})"
+
+
+def _instance(field: str, value: object, cls: type, *, optional: bool) -> Any:
+    if isinstance(value, cls) or (optional and value is None):
+        return value
+    off = "; None turns it off" if optional else ""
+    raise ConfigError(field, repr(value), f"must be a {cls.__name__}{off}")
+
+
+def _by_pattern(limits: object) -> list[tuple[str, Limits]]:
+    """Return pairs of pattern and limits, such that the first pattern that matches is the one that holds."""
+    table: dict[str, object] = dict(limits) if isinstance(limits, Mapping) else {"*": limits}
+    table.setdefault("*", "auto")
+    pairs = []
+    for pattern in sorted(table, key=_specificity, reverse=True):
+        value = table[pattern]
+        found = Limits() if value == "auto" else _NO_LIMITS if value is None else value
+        if not isinstance(found, Limits):
+            field = f"limits.{pattern}" if isinstance(limits, Mapping) else "limits"
+            raise ConfigError(
+                field, repr(value), 'must be a Limits, "auto" or None; or patterns with one of these'
+            )
+        pairs.append((pattern, found))
+    return pairs
+
+
+def _specificity(pattern: object) -> tuple[int, str]:
+    if not isinstance(pattern, str) or not pattern:
+        raise ConfigError("limits", repr(pattern), "must be the name of a model, or a pattern such as gpt-5*")
+    return len(pattern), pattern
+
+
+_lock = threading.Lock()
+_default: Gate | None = None
+
+
+def default_gate() -> Gate:
+    """Return the gate of clients that are given none. It is made on first use."""
+    global _default
+    with _lock:
+        if _default is None:
+            _default = Gate()
+        return _default
+
+
+def configure(gate: Gate | None = None, /, **settings: Any) -> Gate:
+    """Set the default gate. Call it once, before the first client is made: clients keep the gate they have.
+
+    Args:
+        gate: The gate to use; or
+        settings: those of `Gate`, to make one.
+
+    Returns:
+        The gate that is the default now.
+
+    Raises:
+        ConfigError: Both are given, or a setting is wrong.
+    """
+    global _default
+    if gate is not None and settings:
+        raise ConfigError("configure", ", ".join(settings), "must be given a gate or settings, not both")
+    made = Gate(**settings) if gate is None else _instance("gate", gate, Gate, optional=False)
+    with _lock:
+        _default = made
+    return made
+
+
+def _after_fork_in_child() -> None:
+    # Another thread of the parent may have held it.
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,92 @@
+"""The core's events as records of the logger ``tidegate``.
+
+Nothing is printed unless the application configures logging. Each record's message is for people; its
+fields (``trace_id``, ``event``, ``attempt``, ``outcome``, ``latency_s``, …) are attributes of the record, the
+same as in the JSON-lines file. Prompts, completions, headers and keys are in neither.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+logger = logging.getLogger("tidegate")
+logger.addHandler(logging.NullHandler())
+
+# More than any level that the core uses: nothing is passed on.
+NOTHING = 100
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
+
+
+def level_for_calls() -> int:
+    """Return the lowest level that anybody listens to; 100 for nobody."""
+    if logger.disabled:
+        return NOTHING
+    level = max(logger.getEffectiveLevel(), logger.manager.disable + 1)
+    return level if level <= logging.WARNING else NOTHING
+
+
+def emit(level: int, data: bytes) -> None:
+    """Log one event of the core.
+
+    Args:
+        level: 10, 20 or 30, as in `logging`.
+        data: The record as a JSON object.
+    """
+    if logger.isEnabledFor(level):
+        record: dict[str, Any] = json.loads(data)
+        extra = {f"tidegate_{name}" if name in _STANDARD else name: value for name, value in record.items()}
+        logger.log(level, "%s", _message(record), extra=extra)
+
+
+def _message(record: dict[str, Any]) -> str:
+    event = record.get("event")
+    where = f"{record.get('model') or 'call'} at {record.get('origin', '?')}"
+    trace = f"[trace {record.get('trace_id', '?')}]"
+    outcome = record.get("outcome", "?")
+    status = f" ({record['status']})" if "status" in record else ""
+    if event == "attempt":
+        text = (
+            f"attempt {record.get('attempt', '?')} of {where}: {outcome}{status}{_after(record, 'latency_s')}"
+        )
+    elif event == "retry":
+        text = (
+            f"attempt {record.get('attempt', '?')} of {where} failed: {record.get('reason', '?')}{status}; "
+            f"retry in {record.get('delay_s', 0.0):.3f} s"
+        )
+    elif event == "wait":
+        text = f"{where} waited {record.get('queue_s', 0.0):.3f} s for admission"
+    else:
+        reason = f", no more because of {record['reason']}" if "reason" in record else ""
+        attempts = record.get("attempts", "?")
+        text = f"{where}: {outcome}{status} in {attempts} attempt(s){_after(record, 'latency_s')}{reason}"
+    return f"{text} {trace}"
+
+
+def _after(record: dict[str, Any], field: str) -> str:
+    return f" after {record[field]:.3f} s" if field in record else ""
+
+
+class JSONFormatter(logging.Formatter):
+    """Writes each record as one line of JSON, tidegate's fields and everybody else's ``extra`` included.
+
+    >>> handler = logging.StreamHandler()
+    >>> handler.setFormatter(tidegate.JSONFormatter())
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a JSON object without a line end."""
+        line: dict[str, Any] = {
+            "ts": record.created,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update((name, value) for name, value in vars(record).items() if name not in _STANDARD)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

@@ -1,0 +1,185 @@
+"""Every policy a user can set. Seconds are floats; `None` turns a bound off.
+
+A wrong value raises `ConfigError` at construction, naming the field, the value and the rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidegate import _core
+from tidegate._errors import ConfigError
+from tidegate._fields import known_fields
+
+
+@known_fields("retry")
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """When and how often a failed attempt is repeated.
+
+    Waits are drawn evenly between 0 and a ceiling that doubles with each retry (full jitter). A wait that the
+    server asks for (``Retry-After``) beats them.
+
+    Attributes:
+        max_attempts: Requests per call, the first included. Default 4.
+        base: Ceiling of the first wait after a transient failure, in seconds. Default 0.2.
+        cap: Upper bound of that ceiling, in seconds. Default 5.
+        throttle_base: The same as `base` after a 429 that names no wait. Default 1.
+        throttle_cap: The same as `cap` after a 429 that names no wait. Default 20.
+        min_delay: No local wait is shorter, in seconds. Default 0.
+        max_elapsed: No retry, and no wait, may start that would end later than this many seconds after the
+            call began; `None` is no limit. Default 15.
+        max_retry_after: A server that asks for a longer wait, in seconds, is not waited for. Default 120.
+
+    Raises:
+        ConfigError: A value is out of its range, or `base` is greater than `cap`.
+    """
+
+    max_attempts: int = 4
+    base: float = 0.2
+    cap: float = 5.0
+    throttle_base: float = 1.0
+    throttle_cap: float = 20.0
+    min_delay: float = 0.0
+    max_elapsed: float | None = 15.0
+    max_retry_after: float = 120.0
+
+    def __post_init__(self) -> None:
+        _core.check_policy("retry", self)
+
+
+@known_fields("timeouts")
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Bounds on one attempt and on the whole call, in seconds.
+
+    Attributes:
+        connect: Name look-up, TCP and TLS. Default 5.
+        first_byte: From the request to the first byte of the answer. Default `None`: `attempt` bounds it.
+        idle: Longest gap within an answer. Default `None`: `attempt` bounds it.
+        attempt: One attempt, from connect to the last byte. Default 600, as in the official client.
+        total: The whole call with its queues, attempts and waits; also cuts the attempt in flight. Default
+            `None`.
+
+    Raises:
+        ConfigError: A value is not a finite number greater than 0.
+    """
+
+    connect: float = 5.0
+    first_byte: float | None = None
+    idle: float | None = None
+    attempt: float | None = 600.0
+    total: float | None = None
+
+    def __post_init__(self) -> None:
+        _core.check_policy("timeouts", self)
+
+
+@known_fields("limits")
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much may be in flight, and how fast, per origin, credential and model.
+
+    ``Limits("auto")`` is the defaults: rates are learned from the provider's headers.
+
+    Attributes:
+        concurrency: Attempts in flight; `None` is no limit. Default 1,000.
+        rpm: Requests per minute that the provider grants. Default `None`: learned if `learn`, else no limit.
+        tpm: Tokens per minute that the provider grants, prompt and output together. Default as for `rpm`.
+        headroom: Share of the provider's quota that is left unused, 0 or more and less than 1. Default 0.1.
+        burst_seconds: Requests that may start at once after a pause, as seconds of the rate. Default 1.
+        tpm_burst_seconds: The same for tokens. Default 6.
+        strict_minute: Slow the refill so that no window of 60 s exceeds the quota, burst included. Default
+            false.
+        learn: Take rates from the provider's rate-limit headers where none is given here. Default true.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    preset: Literal["auto"] = field(default="auto", kw_only=False, repr=False, compare=False)
+    concurrency: int | None = 1000
+    rpm: int | None = None
+    tpm: int | None = None
+    headroom: float = 0.1
+    burst_seconds: float = 1.0
+    tpm_burst_seconds: float = 6.0
+    strict_minute: bool = False
+    learn: bool = True
+
+    def __post_init__(self) -> None:
+        if self.preset != "auto":
+            raise ConfigError(
+                "limits", self.preset, 'must be "auto", or keywords such as concurrency=5, rpm=500'
+            )
+        _core.check_policy("limits", self)
+
+
+@known_fields("breaker")
+@dataclass(frozen=True, kw_only=True)
+class BreakerPolicy:
+    """When a breaker opens and how it recovers. There is one per origin, credential and model.
+
+    Attributes:
+        window: Sliding window in seconds, evaluated ten times over its length. Default 30.
+        minimum_calls: Fewer outcomes in the window never trip. Default 50.
+        failure_rate_threshold: Share of failures that is a hit; exactly this share counts. Default 0.25.
+        consecutive_hits: Hits in a row that open the breaker. Default 2.
+        recency: A hit also needs that share of failures among so many last outcomes; 0 turns it off. Default
+            20.
+        open_for: Seconds open after a trip. Default 20.
+        reopen_for: Seconds open after a failed probe. Default 5.
+        half_open_max_calls: Probes at the same time while half-open. Default 3.
+        half_open_successes: Successful probes that close the breaker. Default 2.
+        probe_timeout: A probe without a result is a failure after so many seconds, or after the attempt's
+            timeout where that is shorter. Default 30.
+        slow_after: Seconds without a first byte after which a call is recorded as a failure while still in
+            flight; `None` turns that off. Default 15.
+        count_429: Rate-limit answers count as failures. Default false.
+        on_open: ``"fail"`` fails at once; ``"no_retries"`` sends the first attempt all the same. Default
+            ``"fail"``.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    window: float = 30.0
+    minimum_calls: int = 50
+    failure_rate_threshold: float = 0.25
+    consecutive_hits: int = 2
+    recency: int = 20
+    open_for: float = 20.0
+    reopen_for: float = 5.0
+    half_open_max_calls: int = 3
+    half_open_successes: int = 2
+    probe_timeout: float = 30.0
+    slow_after: float | None = 15.0
+    count_429: bool = False
+    on_open: Literal["fail", "no_retries"] = "fail"
+
+    def __post_init__(self) -> None:
+        _core.check_policy("breaker", self)
+
+
+@known_fields("retry_budget")
+@dataclass(frozen=True, kw_only=True)
+class RetryBudget:
+    """The cap on the retries of all calls together, which keeps an outage from multiplying the traffic.
+
+    Attributes:
+        capacity: Retries that may be taken at once. Default `None`: the limit on concurrency, between 3 and
+            32.
+        deposit: Retries earned by each call that succeeds. Default 0.1.
+        trickle: Retries earned per second of time. Default 1/60.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    capacity: int | None = None
+    deposit: float = 0.1
+    trickle: float = 1.0 / 60.0
+
+    def __post_init__(self) -> None:
+        _core.check_policy("retry_budget", self)
