@@ -64,7 +64,7 @@ class _BaseClient:
                 gate's, none.
             max_retries: Attempts after the first. Default: the gate's, 3.
             headers: Sent with every request.
-            ca_bundle: File of trusted certificates (PEM) instead of the operating system's.
+            ca_bundle: File of certificates (PEM) trusted besides the operating system's.
             http2: Use HTTP/2 where the server speaks it. Default false.
             proxy: URL of a proxy. Default: the one that the environment names.
 

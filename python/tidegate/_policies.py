@@ -92,6 +92,11 @@ class Limits:
         tpm_burst_seconds: The same for tokens. Default 6.
         strict_minute: Slow the refill so that no window of 60 s exceeds the quota, burst included. Default
             false.
+        oversize: What happens to a request that costs more tokens than the burst allows, but no more than a
+            minute's quota: ``"debt"`` lets it in when the burst is full, and later requests wait until the
+            excess is paid back; ``"refuse"`` raises. Default ``"debt"``.
+        start: ``"full"`` grants one burst at once, ``"empty"`` nothing, for fleets that restart together.
+            Default ``"full"``.
         learn: Take rates from the provider's rate-limit headers where none is given here. Default true.
 
     Raises:
@@ -106,6 +111,8 @@ class Limits:
     burst_seconds: float = 1.0
     tpm_burst_seconds: float = 6.0
     strict_minute: bool = False
+    oversize: Literal["debt", "refuse"] = "debt"
+    start: Literal["full", "empty"] = "full"
     learn: bool = True
 
     def __post_init__(self) -> None:

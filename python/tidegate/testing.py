@@ -115,7 +115,7 @@ class FaultServer:
     @property
     def url(self) -> str:
         """The base URL for a client; ends in ``/v1``."""
-        return f"{self._server.url}/v1"
+        return self._server.url
 
     @property
     def port(self) -> int:
