@@ -18,12 +18,12 @@ mod settlement;
 use std::time::Duration;
 
 use bucket::MICRO;
-use queue::{Marks, Place, Queue, Request};
 pub use queue::Ticket;
+use queue::{Marks, Place, Queue, Request};
 use quota::{MAX_TOKENS, Quota, Shape};
 use ramp::Ramp;
-pub use settlement::{Charge, Settlement};
 use settlement::UsageRatio;
+pub use settlement::{Charge, Settlement};
 
 use crate::clock::Instant;
 use crate::config::{Limits, Oversize};

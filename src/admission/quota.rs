@@ -200,7 +200,8 @@ impl Quota {
         }
         // Other processes learn at the same moment: together they must not take all that remains.
         let quarter = remaining.map_or(i128::MAX, |remaining| remaining / 4);
-        let level = self.shape.capacity(limit).min(quarter).saturating_add((self.drift - mark.0).min(0)).max(0);
+        let level =
+            self.shape.capacity(limit).min(quarter).saturating_add((self.drift - mark.0).min(0)).max(0);
         self.peak = self.peak.min(i128::from(limit) * MICRO);
         self.adopt(Some(limit), now, Some(level));
     }
@@ -213,7 +214,8 @@ impl Quota {
             let elapsed = i128::try_from(now.since(self.refilled).min(MINUTE).as_nanos()).unwrap_or(0);
             let minute = 60_000_000_000;
             self.drift += elapsed * i128::from(bucket.rate()) / minute;
-            self.ceiling = (self.ceiling + elapsed * FULL_SHARE * FULL_SHARE / minute).min(FULL_SHARE * FULL_SHARE);
+            self.ceiling =
+                (self.ceiling + elapsed * FULL_SHARE * FULL_SHARE / minute).min(FULL_SHARE * FULL_SHARE);
             self.refilled = self.refilled.max(now);
             self.pace();
         }
@@ -223,7 +225,8 @@ impl Quota {
     /// proportion. Processes that share a quota see the same level and so settle on equal shares of the rate
     /// without knowing of each other; a process alone keeps the full rate, for at that rate the level holds.
     fn pace(&mut self) {
-        let (Some(limit), Some(seen), Some(bucket)) = (self.limit, &self.announcement, &mut self.bucket) else {
+        let (Some(limit), Some(seen), Some(bucket)) = (self.limit, &self.announcement, &mut self.bucket)
+        else {
             return;
         };
         let full = self.shape.rate(limit, PER_MILLION);
@@ -256,7 +259,8 @@ impl Quota {
         if self.announcement.is_none() || ready <= bucket.last() || bucket.rate() >= full {
             return ready.max(self.quiet_until(bucket, cost));
         }
-        let recovery = self.shape.reserve(limit, self.peak).unsigned_abs() * MINUTE.as_nanos() / u128::from(full);
+        let recovery =
+            self.shape.reserve(limit, self.peak).unsigned_abs() * MINUTE.as_nanos() / u128::from(full);
         let step = Duration::from_nanos(u64::try_from(recovery / 8).unwrap_or(u64::MAX));
         ready.min(bucket.last() + step)
     }

@@ -53,7 +53,10 @@ mod tests {
         assert_eq!(ramp.opens_at(start, 7), Instant::ZERO);
         ramp.start(start);
         let after = |ramp: &Ramp, in_flight| ramp.opens_at(start, in_flight).since(start).as_millis();
-        assert_eq!([8, 15, 16, 31, 32, 999, 9_999].map(|n| after(&ramp, n)), [50, 50, 100, 100, 150, 350, 550]);
+        assert_eq!(
+            [8, 15, 16, 31, 32, 999, 9_999].map(|n| after(&ramp, n)),
+            [50, 50, 100, 100, 150, 350, 550]
+        );
         ramp.finish();
         assert_eq!(after(&ramp, 9_999), 0);
     }

@@ -3,7 +3,9 @@
 //! Prices are exact decimals per million tokens and costs whole pico-dollars, rounded once. What has no price
 //! has no cost: never zero, never another tier's.
 
-mod public_tables;
+mod clause;
+mod genai;
+mod litellm;
 mod rates;
 
 use std::collections::HashMap;
@@ -61,13 +63,13 @@ impl PriceBook {
     /// Reads litellm's `model_prices_and_context_window.json`. Models that are priced by time of day, or by
     /// something else than tokens, are left out: unpriced rather than wrong.
     pub fn from_litellm(json: &str) -> Result<Self, ConfigError> {
-        public_tables::litellm(json)
+        litellm::read(json)
     }
 
     /// Reads `data.json` of genai-prices, version 2: of one provider (`"openai"`), or of all. A model that
     /// several providers sell is priced as its maker does, or else as the first of them.
     pub fn from_genai_prices(json: &str, provider: Option<&str>) -> Result<Self, ConfigError> {
-        public_tables::genai_prices(json, provider)
+        genai::read(json, provider)
     }
 
     /// Adds `other`'s models; where both know one, `other`'s counts.

@@ -27,7 +27,7 @@ pub(super) struct Rates {
 }
 
 /// Decimals of a price in dollars that are kept: a price is whole pico-dollars per million tokens.
-pub(super) const PRICE_DECIMALS: i32 = 12;
+const PRICE_DECIMALS: i32 = 12;
 const TOKENS: u128 = 1_000_000;
 
 macro_rules! prices {
@@ -188,4 +188,14 @@ fn price(json: &str, path: String) -> Result<u128, ConfigError> {
         Err(NotAnAmount::TooLarge) => "is too large for a price",
     };
     Err(ConfigError::new(path, text, rule))
+}
+
+/// A price of a public table in dollars; `shift` is the power of ten from its unit to ours. Those tables are
+/// floats, so the noise in their last digits is rounded away.
+pub(super) fn rounded_price(json: &str, shift: i32) -> Option<u128> {
+    scaled(json.trim_matches('"'), PRICE_DECIMALS + shift).ok().map(|amount| amount.units)
+}
+
+pub(super) fn unreadable(error: &serde_json::Error) -> ConfigError {
+    ConfigError::new("prices", error, "must be a price table in its published form")
 }

@@ -20,8 +20,7 @@ pub(crate) struct PyMockServer {
 impl PyMockServer {
     #[new]
     fn new(py: Python<'_>, config: &str) -> PyResult<Self> {
-        let server =
-            py.detach(|| MockServer::start(config)).map_err(|error| config_error(py, &error))?;
+        let server = py.detach(|| MockServer::start(config)).map_err(|error| config_error(py, &error))?;
         Ok(Self {
             generation: runtime::generation(),
             port: server.port(),

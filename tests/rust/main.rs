@@ -1,16 +1,24 @@
-//! Integration tests, one binary.
+//! Integration tests: one binary, one module per part.
 
 #![allow(
-    clippy::unwrap_used,
     clippy::expect_used,
-    clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test that meets the unexpected must fail"
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that meets the unexpected must fail; clippy exempts only the functions marked as tests"
 )]
 
 mod breaker;
 mod breaker_cases;
 mod breaker_model;
 mod breaker_timing;
+mod metrics;
+mod mock_answers;
+mod mock_client;
+mod mock_faults;
+mod mock_ledger;
+mod mock_quota;
 mod retry_budget;
 mod spend;
+mod sse;
+mod vectors;
