@@ -32,6 +32,12 @@ test-rust: ## Run the tests of the core, which need no Python
 test-python: install ## Run the tests of the package
 	$(BIN)/pytest -q
 
+simulate: ## Run the fleet simulator and print its figures beside those of common retry policies
+	cargo run --release --quiet --example simulate
+
+plot: ## Draw docs/images/retry-storm.svg from the simulator
+	cargo run --release --quiet --example simulate -- --plot docs/images/retry-storm.svg
+
 fmt: $(BIN)/maturin ## Format everything
 	cargo fmt
 	$(BIN)/ruff format --quiet .
@@ -41,4 +47,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help install demo test test-rust test-python fmt clean
+.PHONY: help install demo test test-rust test-python simulate plot fmt clean

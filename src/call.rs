@@ -12,10 +12,12 @@
 //!
 //! The drivers are `drive.rs` (HTTP) and whoever else has something to guard.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 
 use crate::admission::{Announced, Charge, Refusal, Settlement};
 use crate::backoff::{self, BackoffClass};
@@ -74,9 +76,9 @@ struct Failure {
 }
 
 /// One retry that was made: why, and after what wait.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RetryMade {
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     pub delay: Duration,
 }
 
@@ -94,8 +96,8 @@ pub struct Call {
     permit: Option<Permit>,
     ticket: Option<Ticket>,
     withdrawal: Option<Withdrawal>,
-    /// Between a withdrawal and the retry that it paid for.
-    sleeping: bool,
+    /// The retry that the withdrawal paid for has not been sent.
+    retry_pending: bool,
     last: Option<Failure>,
     repeated_once: bool,
     retries: Vec<RetryMade>,
@@ -120,7 +122,7 @@ impl Call {
             permit: None,
             ticket: None,
             withdrawal: None,
-            sleeping: false,
+            retry_pending: false,
             last: None,
             repeated_once: false,
             retries: Vec::new(),
@@ -162,6 +164,7 @@ impl Call {
         }
         permit.mark_sent();
         self.permit = Some(permit);
+        self.retry_pending = false;
         self.attempts += 1;
         self.sent_at = now;
         let stream = self.plan.stream;
@@ -212,8 +215,8 @@ impl Call {
     /// An answer came in full; `settlement` is what it says about tokens.
     pub fn answered(&mut self, now: Instant, answer: Answered, rng: &mut impl Rng) -> Step {
         let Answered { verdict, cause, settlement, announced, status, first_byte, request_id } = answer;
-        if let (Some(permit), Some(announced)) = (&self.permit, &announced) {
-            permit.learn(now, announced);
+        if let Some(permit) = &self.permit {
+            permit.learn(now, &announced);
         }
         let stream = self.plan.stream;
         if let Some(first_byte) = first_byte.filter(|_| verdict.class == Class::Success) {
@@ -222,7 +225,9 @@ impl Call {
         self.settle(now, settlement);
         self.tell_attempt(now, verdict.class.as_str(), Some(status), request_id);
         if verdict.class != Class::Success {
-            return self.decide(now, Failure { verdict, cause, outcome_unknown: false }, rng);
+            // A gateway gave up waiting; whoever is behind it may have finished.
+            let outcome_unknown = matches!(status, 504 | 524);
+            return self.decide(now, Failure { verdict, cause, outcome_unknown }, rng);
         }
         self.record(now, Outcome::Success);
         if let Some(budget) = &self.scope.budget {
@@ -255,7 +260,6 @@ impl Call {
 
     /// The wait before a retry is over.
     pub fn slept(&mut self, now: Instant) -> Step {
-        self.sleeping = false;
         self.gates(now)
     }
 
@@ -278,8 +282,9 @@ impl Call {
         let unsafe_to_repeat = failure.outcome_unknown && self.plan.replay_unsafe;
         let cost = match hint {
             _ if failure.outcome_unknown => Cost::OutcomeUnknown,
-            Some(_) => Cost::Hinted,
-            None => Cost::Plain,
+            // A wait of zero paces nobody.
+            Some(hint) if !hint.is_zero() => Cost::Hinted,
+            _ => Cost::Plain,
         };
         self.last = Some(failure);
 
@@ -315,8 +320,8 @@ impl Call {
                 Err(empty) => return self.fail(now, Reason::Budget, hint.or(empty.refill_in), None),
             }
         }
-        self.sleeping = true;
-        self.retries.push(RetryMade { reason: class.as_str(), delay });
+        self.retry_pending = true;
+        self.retries.push(RetryMade { reason: class.as_str().into(), delay });
         self.events.push((
             Kind::Retry,
             Facts {
@@ -339,7 +344,7 @@ pub struct Answered {
     pub cause: Cause,
     pub settlement: Settlement,
     /// What it says about the provider's quota.
-    pub announced: Option<Announced>,
+    pub announced: Announced,
     pub status: u16,
     pub request_id: Option<String>,
     pub first_byte: Option<Duration>,
@@ -450,6 +455,7 @@ impl Call {
         retry_after: Option<Duration>,
         message: Option<String>,
     ) -> Step {
+        self.refund_pending();
         let last = self.last.take();
         self.record(now, last.as_ref().map_or(Outcome::Neutral, |failure| outcome(&failure.verdict)));
         let cause = match (last, message) {
@@ -463,6 +469,22 @@ impl Call {
             elapsed: now.since(self.started),
             retry_after,
         })))
+    }
+
+    /// A retry that was not sent costs nothing.
+    fn refund_pending(&mut self) {
+        if std::mem::take(&mut self.retry_pending)
+            && let (Some(budget), Some(withdrawal)) = (&self.scope.budget, self.withdrawal.take())
+        {
+            budget.lock().refund(withdrawal);
+        }
+    }
+
+    /// Nobody waits for this call any more: it gives back what it holds. Does nothing once it is over.
+    pub fn abandon(&mut self, now: Instant) {
+        self.settle(now, SPENT);
+        self.record(now, Outcome::Neutral);
+        self.refund_pending();
     }
 
     pub fn attempts(&self) -> u32 {
@@ -498,14 +520,8 @@ fn outcome(verdict: &Verdict) -> Outcome {
     }
 }
 
-/// An abandoned call leaves nothing held: the permit returns by its own drop, a probe and a retry not made here.
 impl Drop for Call {
     fn drop(&mut self) {
-        self.record(crate::clock::now(), Outcome::Neutral);
-        if self.sleeping
-            && let (Some(budget), Some(withdrawal)) = (&self.scope.budget, self.withdrawal.take())
-        {
-            budget.lock().refund(withdrawal);
-        }
+        self.abandon(crate::clock::now());
     }
 }

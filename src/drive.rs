@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::admission::{Announced, Charge, Settlement};
@@ -47,7 +48,7 @@ pub struct Reply {
 }
 
 /// Where the figures of a bill come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UsageSource {
     Reported,
     Unknown,
@@ -63,7 +64,7 @@ impl UsageSource {
 }
 
 /// How the call went; present for successes and failures alike.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallInfo {
     pub trace_id: TraceId,
     pub model: Arc<str>,
@@ -77,6 +78,8 @@ pub struct CallInfo {
     pub latency: Duration,
     /// Of the attempt that was answered.
     pub first_byte: Option<Duration>,
+    /// What to tell the user where the answer is a substitute for the one that was asked for.
+    pub notice: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -403,15 +406,14 @@ fn read(
 }
 
 /// What the admission controller can use of an announcement: quotas per minute.
-fn announced(facts: &QuotaFacts) -> Option<Announced> {
+fn announced(facts: &QuotaFacts) -> Announced {
     let per_minute = |quota: &Quota| if quota.period == Some(Period::Minute) { quota.limit } else { None };
-    let announced = Announced {
+    Announced {
         limit_requests: per_minute(&facts.requests),
         limit_tokens: per_minute(&facts.tokens),
         remaining_requests: per_minute(&facts.requests).and(facts.requests.remaining),
         remaining_tokens: per_minute(&facts.tokens).and(facts.tokens.remaining),
-    };
-    (announced != Announced::default()).then_some(announced)
+    }
 }
 
 fn conclude(
@@ -443,6 +445,7 @@ fn conclude(
         queue: call.queue_time(),
         latency: now.since(call.started()),
         first_byte,
+        notice: None,
     };
     for (kind, facts) in call.take_events() {
         teller.tell(kind, facts);

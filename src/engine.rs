@@ -281,8 +281,8 @@ impl Upstream {
 
 fn base_url(text: &str) -> Result<Url, ConfigError> {
     const RULE: &str = "must be an absolute URL with a host, such as https://api.openai.com/v1";
-    // The URL may hold a password; only the part after it is shown.
-    let shown = text.rsplit('@').next().unwrap_or_default();
+    // A password before the host and a query may be secrets; neither is shown.
+    let shown = text.rsplit('@').next().and_then(|rest| rest.split(['?', '#']).next()).unwrap_or_default();
     let url =
         Url::parse(text).map_err(|error| ConfigError::new("base_url", shown, format!("{RULE} ({error})")))?;
     if !matches!(url.scheme(), "http" | "https") {

@@ -191,7 +191,7 @@ impl Count {
     }
 }
 
-impl<'de> Lenient<'de> for Count {
+impl Lenient<'_> for Count {
     fn unsigned(value: u64) -> Self {
         Self(Some(value))
     }
@@ -214,7 +214,7 @@ impl<'de> Lenient<'de> for Count {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flag(pub(crate) Option<bool>);
 
-impl<'de> Lenient<'de> for Flag {
+impl Lenient<'_> for Flag {
     fn boolean(value: bool) -> Self {
         Self(Some(value))
     }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// An amount in 10⁻¹² US dollars.
 ///
 /// One token at 1 dollar per million costs 1,000,000 of them.
@@ -46,6 +49,20 @@ impl fmt::Display for Pico {
 impl fmt::Debug for Pico {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "${self}")
+    }
+}
+
+/// As the decimal number that people write; floats would not keep it.
+impl Serialize for Pico {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pico {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::from_dollars(&text).ok_or_else(|| D::Error::custom("an amount of US dollars is expected"))
     }
 }
 

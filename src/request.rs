@@ -167,8 +167,8 @@ impl<'de> Lenient<'de> for Weight {
     }
 
     fn text(text: &str) -> Self {
-        let mark = text.bytes().take(128).position(|byte| byte == b',').and_then(|comma| text.get(..comma));
-        if mark.is_some_and(|mark| mark.starts_with("data:") && mark.ends_with(";base64")) {
+        let parameters = text.strip_prefix("data:").and_then(|rest| rest.split_once(','));
+        if parameters.is_some_and(|(parameters, _)| parameters.ends_with(";base64")) {
             return Self { bytes: 0, media: 1 };
         }
         Self { bytes: length(text), media: 0 }

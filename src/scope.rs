@@ -200,18 +200,22 @@ impl Waiting {
             .map(|ticket| Permit::new(Arc::clone(&self.scope), ticket))
             .ok_or(Refusal::Deadline { eta: Duration::ZERO })
     }
-}
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
+    /// Gives up the place at `now`.
+    pub fn leave(&mut self, now: Instant) {
         let Some(ticket) = self.ticket.take() else { return };
-        let now = clock::now();
         let mut queue = self.scope.queue.lock();
         queue.waiters.remove(&ticket);
         queue.admission.cancel(now, ticket);
         queue.advance(now);
         drop(queue);
         self.scope.changed.notify_one();
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.leave(clock::now());
     }
 }
 

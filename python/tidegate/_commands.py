@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _NEXT = (
-    "Next: `tidegate mock` serves this upstream to your own code; docs/quickstart.md puts tidegate into it."
+    "Next: run `tidegate mock` and call it from your code: "
+    'tidegate.Client("http://127.0.0.1:8089/v1", "test").post("/chat/completions", json={...})'
 )
 
 
@@ -44,6 +46,8 @@ def _readable_errors() -> Iterator[None]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def demo(*, as_json: bool) -> None:
     """Replay an outage and an overload against a local server. Takes about 10 seconds."""
+    # The server is here: no proxy of the environment leads to it.
+    os.environ["NO_PROXY"] = "127.0.0.1"
     console = Console(highlight=False)
     with _readable_errors():
         if as_json:
@@ -77,13 +81,13 @@ def _show(console: Console, outage: _demo.Outage, loads: list[_demo.Load]) -> No
     for name, value in outage.rows():
         table.add_row(name, value)
     console.print(table)
-    console.print("\nToo much for the server beside what it can bear (it takes 0.3 s a call)\n", style="bold")
-    table = Table(box=None, pad_edge=False)
-    for name in ("load", "calls", "ok", *_plot.NAMES):
+    console.print("\nCalls per second / at once: more than 0.3 s a call can bear, and less\n", style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("load", "ok", *(f"{name}, s" for name in _plot.NAMES)):
         table.add_column(name, justify="left" if name == "load" else "right")
     for load in loads:
-        quantiles = [_plot.seconds(value) for value in _plot.quantiles(load.latencies)]
-        table.add_row(load.name, str(load.calls), str(load.ok), *quantiles)
+        quantiles = [_plot.seconds(value, unit="") for value in _plot.quantiles(load.latencies)]
+        table.add_row(load.name, f"{load.ok}/{load.calls}", *quantiles)
     console.print(table)
     unicode = (console.encoding or "").lower().startswith("utf")
     rows = [(load.name, load.latencies) for load in loads]

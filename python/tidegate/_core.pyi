@@ -81,10 +81,10 @@ class Upstream:
         path: str,
         options: Mapping[str, Any] | None,
         *,
-        json: object = ...,
+        json: object = None,
         content: bytes | None = None,
-        log_level: int,
-        context: Context | None,
+        log_level: int = ...,
+        context: Context | None = None,
     ) -> Ticket:
         """Start a call on the running loop.
 
@@ -105,9 +105,9 @@ class Upstream:
         path: str,
         options: Mapping[str, Any] | None,
         *,
-        json: object = ...,
+        json: object = None,
         content: bytes | None = None,
-        log_level: int,
+        log_level: int = ...,
     ) -> Response:
         """Make a call and wait for its end without the interpreter; see `submit`."""
 
@@ -146,7 +146,7 @@ class Response:
         """Return the body read as JSON.
 
         Raises:
-            MalformedResponseError: It is none.
+            ValueError: It is none; says where.
         """
 
     @property
@@ -264,7 +264,7 @@ class MockServer:
     def __new__(cls, config: str) -> MockServer: ...
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:PORT``."""
+        """``http://127.0.0.1:PORT/v1``."""
 
     @property
     def port(self) -> int:

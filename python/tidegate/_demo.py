@@ -62,7 +62,7 @@ class Outage:
             ("attempts seen by the server", str(self.attempts_seen)),
             ("prompt tokens", str(self.prompt_tokens)),
             ("completion tokens", str(self.completion_tokens)),
-            ("cost, USD", f"{self.cost_usd:f}"),
+            ("cost, USD", _usd(self.cost_usd)),
             *((f"latency {name}", _plot.seconds(value)) for name, value in quantiles),
         ]
 
@@ -80,7 +80,7 @@ class Load:
     @property
     def name(self) -> str:
         """The load in words."""
-        return f"{self.qps} QPS, {self.concurrency} at once"
+        return f"{self.qps} QPS / {self.concurrency}"
 
 
 def as_json(outage: Outage, loads: list[Load]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def as_json(outage: Outage, loads: list[Load]) -> dict[str, Any]:
     figures = {name: value for name, value in vars(outage).items() if name != "latencies"}
     return {
         **figures,
-        "cost_usd": f"{outage.cost_usd:f}",
+        "cost_usd": _usd(outage.cost_usd),
         "outage_latency": _quantiles(outage.latencies),
         "latency": [
             {
@@ -101,6 +101,10 @@ def as_json(outage: Outage, loads: list[Load]) -> dict[str, Any]:
             for load in loads
         ],
     }
+
+
+def _usd(amount: Decimal) -> str:
+    return f"{amount.normalize():f}"
 
 
 def _quantiles(samples: list[float]) -> dict[str, float | None]:

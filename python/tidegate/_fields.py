@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate._errors import ConfigError
@@ -37,7 +36,8 @@ def known_keywords(prefix: str) -> Callable[[_F], _F]:
     """Make a function refuse unknown keywords with a `ConfigError` instead of a bare ``TypeError``."""
 
     def decorate(function: _F) -> _F:
-        known = inspect.signature(function).parameters.keys() - {"self"}
+        code = function.__code__
+        known = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} - {"self"}
 
         @functools.wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:

@@ -14,7 +14,9 @@ from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, 
 from tidegate._prices import Prices
 
 if TYPE_CHECKING:
-    from tidegate._prices import Amount
+    from collections.abc import Sequence
+
+    from tidegate._prices import PriceTable
 
 LimitsLike: TypeAlias = Limits | Literal["auto"] | None
 """Limits of a scope; ``"auto"`` is ``Limits()``, `None` is no limit of any kind."""
@@ -43,7 +45,7 @@ class Gate:
         limits: LimitsLike | Mapping[str, LimitsLike] = "auto",
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008 frozen
         retry_budget: RetryBudget | None = RetryBudget(),  # noqa: B008 frozen
-        prices: Prices | Mapping[str, Mapping[str, Amount]] | None = None,
+        prices: Prices | Mapping[str, PriceTable | Sequence[PriceTable]] | None = None,
         log_file: str | os.PathLike[str] | None = None,
         seed: int | None = None,
     ) -> None:

@@ -7,7 +7,6 @@ same as in the JSON-lines file. Prompts, completions, headers and keys are in ne
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
@@ -36,6 +35,8 @@ def emit(level: int, data: bytes) -> None:
         data: The record as a JSON object.
     """
     if logger.isEnabledFor(level):
+        import json
+
         record: dict[str, Any] = json.loads(data)
         extra = {f"tidegate_{name}" if name in _STANDARD else name: value for name, value in record.items()}
         logger.log(level, "%s", _message(record), extra=extra)
@@ -53,13 +54,13 @@ def _message(record: dict[str, Any]) -> str:
         )
     elif event == "retry":
         text = (
-            f"attempt {record.get('attempt', '?')} of {where} failed: {record.get('reason', '?')}{status}; "
-            f"retry in {record.get('delay_s', 0.0):.3f} s"
+            f"attempt {record.get('attempt', '?')} of {where} in {record.get('delay_s', 0.0):.3f} s "
+            f"because of {record.get('reason', '?')}"
         )
     elif event == "wait":
         text = f"{where} waited {record.get('queue_s', 0.0):.3f} s for admission"
     else:
-        reason = f", no more because of {record['reason']}" if "reason" in record else ""
+        reason = f", ended by {record['reason']}" if "reason" in record else ""
         attempts = record.get("attempts", "?")
         text = f"{where}: {outcome}{status} in {attempts} attempt(s){_after(record, 'latency_s')}{reason}"
     return f"{text} {trace}"
@@ -78,6 +79,8 @@ class JSONFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a JSON object without a line end."""
+        import json
+
         line: dict[str, Any] = {
             "ts": record.created,
             "level": record.levelname,

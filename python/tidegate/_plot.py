@@ -21,9 +21,9 @@ def quantiles(samples: Sequence[float]) -> list[float | None]:
     return [ordered[math.ceil(share * len(ordered)) - 1] for share in _SHARES]
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: float | None, unit: str = " s") -> str:
     """Write a time for a table."""
-    return "n/a" if value is None else f"{value:.3f} s"
+    return "n/a" if value is None else f"{value:.3f}{unit}"
 
 
 def bars(rows: Sequence[tuple[str, Sequence[float]]], *, width: int, block: str) -> str:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate._errors import ConfigError
 from tidegate._fields import unknown_field
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
-Amount: TypeAlias = str | int | float | Decimal
-"""US dollars per million tokens."""
+PriceTable: TypeAlias = Mapping[str, Any]
+"""Prices of one model; see `Prices`."""
 
-_RATES = ("input", "cached_input", "cache_write", "output")
+_RATES = (
+    "input",
+    "cached_input",
+    "cache_write",
+    "cache_write_5m",
+    "cache_write_30m",
+    "cache_write_1h",
+    "cache_write_12h",
+    "input_audio",
+    "input_image",
+    "output",
+    "reasoning",
+    "output_audio",
+    "output_image",
+    "web_search",
+)
 _AMOUNT = 'must be US dollars per million tokens, 0 or more, such as "2.50"'
 
 # What marks data in somebody else's form, which the core reads itself.
@@ -31,27 +43,33 @@ class Prices:
 
     >>> Prices({"gpt-4.1*": {"input": "2.00", "cached_input": "0.50", "output": "8.00"}})
 
-    Of several patterns that match, the longest holds. A model that none matches has no price: its cost is
-    `None`, never 0. Where ``cached_input`` or ``cache_write`` is missing, such tokens cost as much as
-    ``input``.
+    Of several patterns that match, the exact name counts, then the one with the longest literal. A model that
+    none matches has no price: its cost is `None`, never 0. Where ``cached_input`` or ``cache_write`` is
+    missing, such tokens cost as much as ``input``; where ``reasoning`` is missing, as much as ``output``.
     """
 
     __slots__ = ("_json", "_source")
 
-    def __init__(self, table: Mapping[str, Mapping[str, Amount]]) -> None:
+    def __init__(self, table: Mapping[str, PriceTable | Sequence[PriceTable]]) -> None:
         """Take a table of your own.
 
         Args:
-            table: Pattern (``*`` and ``?`` are wildcards) → rates: ``input``, ``cached_input``,
-                ``cache_write``, ``output``. Amounts are strings, ints or Decimals; of a float, what it is
-                written as counts.
+            table: Pattern (``*`` and ``?`` are wildcards) → prices: ``input``, ``cached_input``,
+                ``cache_write``, ``output``, ``reasoning``; more finely ``cache_write_5m``, ``_30m``, ``_1h``,
+                ``_12h``, and ``input_`` and ``output_`` with ``audio`` and ``image``; per thousand:
+                ``web_search``. Amounts are strings, ints or Decimals with at most 12 decimals; of a float,
+                what it is written as counts. Besides: ``tiers`` (service tier → prices), ``above`` (number of
+                input tokens → prices of the whole request once it has more), ``from`` (the day, in UTC, from
+                which these prices hold); a list holds prices with different ``from``.
 
         Raises:
-            ConfigError: An amount is no number or negative, or a name is none of these four.
+            ConfigError: An amount is no number or negative, or a name is none of these.
         """
         if not isinstance(table, Mapping):
             raise ConfigError("prices", type(table).__name__, "must be a mapping of model patterns to rates")
-        self._json = json.dumps({pattern: _rates(pattern, rates) for pattern, rates in table.items()})
+        import json
+
+        self._json = json.dumps({pattern: _rules(pattern, rates) for pattern, rates in table.items()})
         self._source = f"{len(table)} pattern(s)"
 
     @classmethod
@@ -67,15 +85,20 @@ class Prices:
 
         Args:
             path: TOML (``["gpt-4.1*"]`` then ``input = "2.00"``) or JSON in the form of the constructor's
-                table; or litellm's ``model_prices_and_context_window.json``; or the data of genai-prices.
+                table; or litellm's ``model_prices_and_context_window.json``; or ``data.json`` of
+                genai-prices.
 
         Raises:
             ConfigError: The file cannot be read, or is in none of these forms.
         """
-        path = Path(path)
+        import json
+        from decimal import Decimal
+
+        path = os.fspath(path)
         try:
-            text = path.read_text("utf-8")
-            if path.suffix == ".toml":
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123 pathlib would double the import's time
+                text = file.read()
+            if path.endswith(".toml"):
                 import tomllib
 
                 data: Any = tomllib.loads(text, parse_float=Decimal)
@@ -86,9 +109,9 @@ class Prices:
                 "prices", path, f"must be a TOML or JSON file that can be read ({error})"
             ) from error
         if _is_litellm(data):
-            return cls._foreign(f'{{"{_LITELLM}": {text}}}', f"litellm's map in {path.name}")
+            return cls._foreign(f'{{"{_LITELLM}": {text}}}', f"litellm's map in {path}")
         if _is_genai_prices(data):
-            return cls._foreign(f'{{"{_GENAI_PRICES}": {text}}}', f"data of genai-prices in {path.name}")
+            return cls._foreign(f'{{"{_GENAI_PRICES}": {text}}}', f"data of genai-prices in {path}")
         if not isinstance(data, dict):
             raise ConfigError(
                 "prices", path, "must be a table of prices, litellm's map or the data of genai-prices"
@@ -103,6 +126,7 @@ class Prices:
             ConfigError: The package is not installed.
         """
         import importlib
+        import json
 
         try:
             snapshot = importlib.import_module("genai_prices.data_snapshot").get_snapshot()
@@ -125,20 +149,56 @@ class Prices:
         return f"<Prices: {self._source}>"
 
 
-def _rates(pattern: object, rates: object) -> dict[str, str]:
+def _rules(pattern: object, given: object) -> Any:
+    """Read what is said of one model: an object of prices, or several with different starts."""
     if not isinstance(pattern, str) or not pattern:
         raise ConfigError("prices", pattern, "must be the name of a model, or a pattern such as gpt-4.1*")
-    if not isinstance(rates, Mapping):
-        raise ConfigError(
-            f"prices.{pattern}", rates, 'must be a table such as {input = "2.00", output = "8.00"}'
-        )
-    for name in rates:
+    path = f'prices["{pattern}"]'
+    if isinstance(given, list):
+        return [_rule(path, rule) for rule in given]
+    return _rule(path, given)
+
+
+def _rule(path: str, given: object) -> dict[str, Any]:
+    table = _table(path, given)
+    rule: dict[str, Any] = {}
+    if "from" in table:
+        # TOML has days; JSON writes them as text.
+        rule["from"] = str(table.pop("from"))
+    if "tiers" in table:
+        tiers = _table(f"{path}.tiers", table.pop("tiers"))
+        rule["tiers"] = {tier: _rates(f'{path}.tiers["{tier}"]', rates) for tier, rates in tiers.items()}
+    return rule | _rates(path, table, also=("from", "tiers"))
+
+
+def _rates(path: str, given: object, also: tuple[str, ...] = ()) -> dict[str, Any]:
+    table = _table(path, given)
+    rates: dict[str, Any] = {}
+    if "above" in table:
+        above = _table(f"{path}.above", table.pop("above"))
+        rates["above"] = {
+            str(tokens): _amounts(f'{path}.above["{tokens}"]', amounts) for tokens, amounts in above.items()
+        }
+    return rates | _amounts(path, table, also=("above", *also))
+
+
+def _amounts(path: str, given: object, also: tuple[str, ...] = ()) -> dict[str, str]:
+    amounts = _table(path, given)
+    for name in amounts:
         if name not in _RATES:
-            raise unknown_field(f"prices.{pattern}", str(name), rates[name], _RATES)
-    return {name: _amount(f"prices.{pattern}.{name}", rate) for name, rate in rates.items()}
+            raise unknown_field(path, name, amounts[name], (*_RATES, *also))
+    return {name: _amount(f"{path}.{name}", amount) for name, amount in amounts.items()}
+
+
+def _table(path: str, given: object) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(path, given, 'must be a table such as {input = "2.00", output = "8.00"}')
+    return {str(name): value for name, value in given.items()}
 
 
 def _amount(field: str, value: object) -> str:
+    from decimal import Decimal, InvalidOperation
+
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise ConfigError(field, value, _AMOUNT)
     try:
@@ -158,9 +218,8 @@ def _is_litellm(data: object) -> bool:
 
 
 def _is_genai_prices(data: object) -> bool:
-    providers = data.get("providers") if isinstance(data, dict) else data
-    return isinstance(providers, list) and all(
-        isinstance(provider, dict) and isinstance(provider.get("models"), list) for provider in providers
+    return isinstance(data, list) and all(
+        isinstance(provider, dict) and isinstance(provider.get("models"), list) for provider in data
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tidegate import _context
@@ -149,8 +148,8 @@ class ClientSettings:
 
     @property
     def shown_url(self) -> str:
-        """The base URL without what may be secret in it."""
-        return re.sub(r"//[^/@]*@", "//***@", self.upstream.base_url.split("?", 1)[0])
+        """The base URL without its query, which may hold a key."""
+        return self.upstream.base_url.split("?", 1)[0]
 
 
 def _attempts(max_retries: object) -> int | None:

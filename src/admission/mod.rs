@@ -10,6 +10,7 @@
 //! [`Admission::settle`], [`Admission::cancel`] or a refusal; ending it twice does nothing.
 
 mod bucket;
+mod pace;
 mod queue;
 mod quota;
 mod ramp;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use bucket::MICRO;
 pub use queue::Ticket;
 use queue::{Marks, Place, Queue, Request};
-use quota::{MAX_TOKENS, Quota, Shape};
+use quota::{MAX_TOKENS, Quota, Shape, micro};
 use ramp::Ramp;
 use settlement::UsageRatio;
 pub use settlement::{Charge, Settlement};
@@ -109,11 +110,9 @@ pub struct Admission {
     usage: UsageRatio,
     /// Grant of the latest request that an announcement was taken from.
     newest_answer: Instant,
-    last_cut: Instant,
-}
-
-fn micro(tokens: u64) -> i128 {
-    i128::from(tokens) * MICRO
+    /// Refusals of requests granted before this tell nothing new: we have slowed down since, or had not been told
+    /// anything yet.
+    slowed_at: Instant,
 }
 
 fn concurrency(limits: &Limits) -> usize {
@@ -137,7 +136,7 @@ impl Admission {
             queue: Queue::default(),
             usage: UsageRatio::default(),
             newest_answer: Instant::ZERO,
-            last_cut: Instant::ZERO,
+            slowed_at: Instant::FAR_FUTURE,
         }
     }
 
@@ -246,10 +245,10 @@ impl Admission {
             }
             Settlement::Failed { charge: Charge::Refund } => self.tokens.correct(-micro(request.cost)),
             Settlement::Failed { charge: Charge::Keep } => {
-                if marks.at >= self.last_cut {
-                    self.last_cut = self.now;
-                    self.requests.exhausted();
-                    self.tokens.exhausted();
+                if marks.at >= self.slowed_at {
+                    self.slowed_at = self.now;
+                    self.requests.refused();
+                    self.tokens.refused();
                 }
             }
         }
@@ -270,9 +269,7 @@ impl Admission {
         let now = self.tick(now);
         self.ramp.finish();
         let Some((Place::Granted(marks), _)) = self.queue.get(ticket) else { return };
-        if self.newest_answer == Instant::ZERO {
-            self.last_cut = now;
-        }
+        self.slowed_at = self.slowed_at.min(now);
         let newest = self.newest_answer <= marks.at;
         self.newest_answer = self.newest_answer.max(marks.at);
         let Announced { limit_requests, limit_tokens, remaining_requests, remaining_tokens } = *announced;
@@ -342,11 +339,11 @@ impl Admission {
     /// Least time until a request enters that stands behind `ahead` others who reserve `ahead_cost` tokens. Counts
     /// on the refunds that requests have brought so far, for those in flight and those ahead.
     fn eta(&self, now: Instant, ahead: usize, ahead_cost: u128, cost: u64) -> Duration {
-        let ahead = i128::try_from(ahead).unwrap_or(i128::MAX).saturating_mul(MICRO);
-        let requests = self.requests.eta(ahead, MICRO, 0);
-        let refund = self.usage.refund(self.reserved).saturating_mul(MICRO);
-        let ahead_cost = self.usage.expected(ahead_cost).saturating_mul(MICRO);
-        let tokens = self.tokens.eta(ahead_cost, micro(cost), refund);
+        let micro_tokens = |tokens: i128| tokens.saturating_mul(MICRO.into());
+        let requests = micro_tokens(i128::try_from(ahead).unwrap_or(i128::MAX));
+        let requests = self.requests.eta(requests, MICRO, 0);
+        let refund = micro_tokens(self.usage.refund(self.reserved));
+        let tokens = self.tokens.eta(micro_tokens(self.usage.expected(ahead_cost)), micro(cost), refund);
         requests.max(tokens).max(self.blocked_until).since(now)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use slab::Slab;
 
-use super::quota::Mark;
+use super::pace::Mark;
 use crate::clock::Instant;
 
 /// Names one request. A ticket that was settled, cancelled or refused names nothing any more.
@@ -169,5 +169,36 @@ impl Queue {
         {
             self.limits.pop();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_those_who_left_are_forgotten() {
+        let mut queue = Queue::default();
+        let request = |limit| Request { cost: 1, limit: Instant::from_nanos(limit), arrived: Instant::ZERO };
+        // One that stays keeps the earliest limit, so the others' never reach the top.
+        let stays = queue.push(request(0));
+        for limit in 1..10_000 {
+            let ticket = queue.push(request(limit));
+            assert!(queue.remove(ticket).is_some());
+            assert!(queue.limits.len() <= 2 + 64 + 1);
+        }
+        assert_eq!(queue.earliest_limit(), Some((stays, Instant::ZERO)));
+    }
+
+    #[test]
+    fn a_used_ticket_names_nothing() {
+        let mut queue = Queue::default();
+        let request = Request { cost: 1, limit: Instant::FAR_FUTURE, arrived: Instant::ZERO };
+        let first = queue.push(request);
+        assert!(queue.remove(first).is_some());
+        let second = queue.push(request);
+        assert_eq!(first.index, second.index);
+        assert!(queue.get(first).is_none() && queue.remove(first).is_none());
+        assert_eq!(queue.waiting(), 1);
     }
 }

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use super::QuotaSnapshot;
 use super::bucket::{Bucket, MICRO};
+use super::pace::{FULL_SHARE, Mark, Pace};
 use crate::clock::Instant;
 use crate::config::{Limits, Start};
 
 /// Larger quotas and costs are treated as this; keeps every product within its integer.
-pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000;
+pub(super) const MAX_TOKENS: u64 = 100_000_000_000;
 
-const PER_MILLION: u64 = 1_000_000;
-const MINUTE: Duration = Duration::from_mins(1);
+const MINUTE: Duration = Duration::from_secs(60);
 
-/// Shares of the full rate are counted in 1,024ths.
-const FULL_SHARE: i128 = 1024;
-/// The slowest pace; keeps enough answers coming to notice that the provider has recovered.
-const MIN_SHARE: i128 = 16;
+/// Micro-tokens.
+pub(super) fn micro(tokens: u64) -> i64 {
+    i64::try_from(tokens).unwrap_or(i64::MAX).saturating_mul(MICRO)
+}
 
 /// How a limit becomes a rate and a burst; a user's policy for one dimension.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +49,7 @@ impl Shape {
         Self {
             given,
             learn: limits.learn && given.is_none(),
-            used: millionths(1.0 - limits.headroom).clamp(1, PER_MILLION),
+            used: millionths(1.0 - limits.headroom).clamp(1, FULL_SHARE),
             burst: millionths(burst_seconds),
             strict_minute: limits.strict_minute,
             start: limits.start,
@@ -57,9 +57,9 @@ impl Shape {
     }
 
     /// Micro-tokens.
-    fn capacity(&self, limit: u64) -> i128 {
-        let tokens = (u128::from(limit) * u128::from(self.burst)).div_ceil(60 * u128::from(PER_MILLION));
-        i128::try_from(tokens.max(1)).unwrap_or(i128::MAX).saturating_mul(MICRO)
+    fn capacity(&self, limit: u64) -> i64 {
+        let tokens = (u128::from(limit) * u128::from(self.burst)).div_ceil(60 * u128::from(FULL_SHARE));
+        i64::try_from(tokens.max(1)).unwrap_or(i64::MAX).saturating_mul(MICRO)
     }
 
     /// Micro-tokens per minute, of which `used` millionths of the quota are used.
@@ -70,29 +70,15 @@ impl Shape {
         }
         // The burst is part of the minute. Where it is all of it, one token less a millionth keeps two grants
         // of whole tokens more than a minute apart.
-        let beyond_burst = i128::from(limit) * MICRO - self.capacity(limit);
+        let beyond_burst = micro(limit).saturating_sub(self.capacity(limit));
         rate.min(u64::try_from(beyond_burst.max(MICRO - 1)).unwrap_or(u64::MAX)).max(1)
     }
 
-    /// Micro-tokens that are to remain at the provider: the headroom, at least one second of the quota, but no
-    /// more than half of what a provider that grants less than a minute at once ever has. At least one token.
-    fn reserve(&self, limit: u64, peak: i128) -> i128 {
-        let headroom = i128::from(limit) * i128::from(PER_MILLION - self.used);
-        headroom.max(i128::from(limit) * MICRO / 60).min(peak / 2).max(MICRO)
+    /// Micro-tokens that are to remain at the provider: the headroom, at least one second of the quota.
+    fn reserve(&self, limit: u64) -> i64 {
+        let headroom = limit.saturating_mul(FULL_SHARE - self.used);
+        i64::try_from(headroom).unwrap_or(i64::MAX).max(micro(limit) / 60)
     }
-}
-
-/// A point on [`Quota::drift`], kept with a grant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Mark(i128);
-
-/// The provider's own level as an answer told it.
-#[derive(Debug, Clone)]
-struct Announcement {
-    /// Micro-tokens.
-    remaining: i128,
-    /// Where [`Quota::drift`] stood when the request was sent, which is about when the provider looked.
-    mark: Mark,
 }
 
 #[derive(Debug)]
@@ -101,15 +87,11 @@ pub(super) struct Quota {
     /// Tokens per minute that the provider grants, from the user or from the provider, whichever is less.
     limit: Option<u64>,
     bucket: Option<Bucket>,
-    announcement: Option<Announcement>,
-    /// Most that was ever announced as remaining, micro-tokens: tells a provider that grants a minute's quota at
-    /// once from one that grants a second's.
-    peak: i128,
-    /// How far our share of the refill and our own takings have moved the provider's level since the beginning.
-    drift: i128,
-    /// Share of the full rate that we dare to use, in 1,024ths of [`FULL_SHARE`].
-    ceiling: i128,
-    refilled: Instant,
+    pace: Pace,
+    /// The whole of the quota, micro-tokens per minute.
+    full_rate: u64,
+    /// What is to remain at the provider, micro-tokens.
+    reserve: i64,
     last_grant: Option<Instant>,
 }
 
@@ -119,46 +101,46 @@ impl Quota {
             shape,
             limit: None,
             bucket: None,
-            announcement: None,
-            peak: 0,
-            drift: 0,
-            ceiling: FULL_SHARE * FULL_SHARE,
-            refilled: now,
+            pace: Pace::new(now),
+            full_rate: 0,
+            reserve: 0,
             last_grant: None,
         };
-        quota.adopt(quota.shape.given, now, None);
+        quota.adopt(quota.shape.given, now, i64::MAX);
         quota
     }
 
     /// Another policy. What was learned is kept where the policy still learns.
     pub(super) fn reshape(&mut self, shape: Shape, now: Instant) {
         self.refill(now);
-        let limit = shape.given.or(self.limit.filter(|_| shape.learn && self.shape.learn));
-        let changed = shape.given.is_some();
-        self.shape = shape;
-        if changed {
-            self.announcement = None;
+        let learned = self.limit.filter(|_| shape.learn && self.shape.learn);
+        if learned.is_none() {
+            self.pace.forget();
         }
-        self.adopt(limit, now, None);
+        self.shape = shape;
+        self.adopt(self.shape.given.or(learned), now, i64::MAX);
+        self.follow_pace();
     }
 
-    fn adopt(&mut self, limit: Option<u64>, now: Instant, level: Option<i128>) {
+    /// `level` is what a new bucket may hold at most.
+    fn adopt(&mut self, limit: Option<u64>, now: Instant, level: i64) {
         self.limit = limit.map(|limit| limit.clamp(1, MAX_TOKENS));
         let Some(limit) = self.limit else {
             self.bucket = None;
             return;
         };
         let (rate, capacity) = (self.shape.rate(limit, self.shape.used), self.shape.capacity(limit));
-        match &mut self.bucket {
-            Some(bucket) => bucket.reshape(rate, capacity),
-            None => {
-                let start = match self.shape.start {
-                    Start::Full => level.unwrap_or(capacity),
-                    Start::Empty => 0,
-                };
-                self.bucket = Some(Bucket::new(rate, capacity, start, now));
-            }
+        self.full_rate = self.shape.rate(limit, FULL_SHARE);
+        self.reserve = self.shape.reserve(limit);
+        if let Some(bucket) = &mut self.bucket {
+            bucket.reshape(rate, capacity);
+            return;
         }
+        let level = match self.shape.start {
+            Start::Full => level,
+            Start::Empty => 0,
+        };
+        self.bucket = Some(Bucket::new(rate, capacity, level, now));
     }
 
     pub(super) const fn learns(&self) -> bool {
@@ -176,21 +158,19 @@ impl Quota {
         newest: bool,
     ) {
         self.refill(now);
-        let remaining = remaining.map(|tokens| i128::from(tokens.min(MAX_TOKENS)) * MICRO);
+        let remaining = remaining.map(|tokens| micro(tokens.min(MAX_TOKENS)));
         if let Some(limit) = limit.filter(|&limit| limit > 0) {
             self.learn_limit(now, limit.min(MAX_TOKENS), remaining, mark);
         }
         let (Some(remaining), Some(bucket)) = (remaining, &mut self.bucket) else { return };
         bucket.lower_to(remaining);
-        self.peak = self.peak.max(remaining);
-        // A provider that never announces more than nothing announces nothing.
-        if self.shape.learn && newest && self.peak > 0 {
-            self.announcement = Some(Announcement { remaining, mark });
-            self.pace();
+        if self.shape.learn && newest {
+            self.pace.announce(remaining, mark);
+            self.follow_pace();
         }
     }
 
-    fn learn_limit(&mut self, now: Instant, limit: u64, remaining: Option<i128>, mark: Mark) {
+    fn learn_limit(&mut self, now: Instant, limit: u64, remaining: Option<i64>, mark: Mark) {
         if let Some(given) = self.shape.given {
             self.limit = Some(given.min(limit));
             return;
@@ -198,53 +178,42 @@ impl Quota {
         if !self.shape.learn || self.limit == Some(limit) {
             return;
         }
-        // Other processes learn at the same moment: together they must not take all that remains.
-        let quarter = remaining.map_or(i128::MAX, |remaining| remaining / 4);
+        // Of what remains the requests sent since have had their part, and other processes learn at the same
+        // moment: together they must not take all of it.
+        let quarter = remaining.unwrap_or(i64::MAX) / 4;
         let level =
-            self.shape.capacity(limit).min(quarter).saturating_add((self.drift - mark.0).min(0)).max(0);
-        self.peak = self.peak.min(i128::from(limit) * MICRO);
-        self.adopt(Some(limit), now, Some(level));
+            quarter.min(self.shape.capacity(limit)).saturating_add(self.pace.drift_since(mark).min(0));
+        self.adopt(Some(limit), now, level.max(0));
     }
 
     /// Adds what time has earned.
     pub(super) fn refill(&mut self, now: Instant) {
         let Some(bucket) = &mut self.bucket else { return };
-        bucket.refill(now);
-        if self.announcement.is_some() {
-            let elapsed = i128::try_from(now.since(self.refilled).min(MINUTE).as_nanos()).unwrap_or(0);
-            let minute = 60_000_000_000;
-            self.drift += elapsed * i128::from(bucket.rate()) / minute;
-            self.ceiling =
-                (self.ceiling + elapsed * FULL_SHARE * FULL_SHARE / minute).min(FULL_SHARE * FULL_SHARE);
-            self.refilled = self.refilled.max(now);
-            self.pace();
+        let earned = bucket.refill(now);
+        if self.shape.learn {
+            self.pace.pass(now, earned);
+            self.follow_pace();
         }
     }
 
-    /// Sets the rate by what remains at the provider: all of it while more than the reserve is left, then in
-    /// proportion. Processes that share a quota see the same level and so settle on equal shares of the rate
-    /// without knowing of each other; a process alone keeps the full rate, for at that rate the level holds.
-    fn pace(&mut self) {
-        let (Some(limit), Some(seen), Some(bucket)) = (self.limit, &self.announcement, &mut self.bucket)
-        else {
-            return;
-        };
-        let full = self.shape.rate(limit, PER_MILLION);
-        let level = seen.remaining.saturating_add(self.drift - seen.mark.0).min(self.peak);
-        let share = level.saturating_mul(FULL_SHARE) / self.shape.reserve(limit, self.peak);
-        let share = share.min(self.ceiling / FULL_SHARE).clamp(MIN_SHARE, FULL_SHARE);
-        bucket.set_rate(u64::try_from(i128::from(full) * share / FULL_SHARE).unwrap_or(full));
+    fn follow_pace(&mut self) {
+        let (Some(share), Some(bucket)) = (self.pace.share(self.reserve), &mut self.bucket) else { return };
+        bucket.set_rate(if share == FULL_SHARE {
+            self.full_rate
+        } else {
+            let rate = u128::from(self.full_rate) * u128::from(share) / u128::from(FULL_SHARE);
+            u64::try_from(rate).unwrap_or(u64::MAX)
+        });
     }
 
-    pub(super) fn exhausted(&mut self) {
-        if self.announcement.is_some() {
-            self.ceiling = (self.ceiling * 7 / 10).max(MIN_SHARE * FULL_SHARE);
-            self.pace();
-        }
+    /// The provider refused a request because of its quota.
+    pub(super) fn refused(&mut self) {
+        self.pace.refused();
+        self.follow_pace();
     }
 
     /// A request of `cost` micro-tokens may enter now, where now is the last refill.
-    pub(super) fn is_ready(&self, now: Instant, cost: i128) -> bool {
+    pub(super) fn is_ready(&self, now: Instant, cost: i64) -> bool {
         self.bucket.as_ref().is_none_or(|bucket| {
             bucket.level() >= cost.min(bucket.capacity()) && self.quiet_until(bucket, cost) <= now
         })
@@ -252,47 +221,49 @@ impl Quota {
 
     /// When to look again whether a request of `cost` micro-tokens may enter. A slowed rate is looked at eight
     /// times while it recovers.
-    pub(super) fn wake_at(&self, cost: i128) -> Instant {
-        let (Some(bucket), Some(limit)) = (&self.bucket, self.limit) else { return Instant::ZERO };
-        let ready = bucket.reaches(cost.min(bucket.capacity()), None);
-        let full = self.shape.rate(limit, PER_MILLION);
-        if self.announcement.is_none() || ready <= bucket.last() || bucket.rate() >= full {
+    pub(super) fn wake_at(&self, cost: i64) -> Instant {
+        let Some(bucket) = &self.bucket else { return Instant::ZERO };
+        let ready = bucket.reaches(cost.min(bucket.capacity()).into(), None);
+        if !self.pace.is_told() || bucket.rate() >= self.full_rate || ready <= bucket.last() {
             return ready.max(self.quiet_until(bucket, cost));
         }
-        let recovery =
-            self.shape.reserve(limit, self.peak).unsigned_abs() * MINUTE.as_nanos() / u128::from(full);
-        let step = Duration::from_nanos(u64::try_from(recovery / 8).unwrap_or(u64::MAX));
-        ready.min(bucket.last() + step)
+        let reserve = u128::from(self.pace.reserve(self.reserve).unsigned_abs());
+        let step = reserve * MINUTE.as_nanos() / u128::from(self.full_rate) / 8;
+        ready.min(bucket.last() + Duration::from_nanos(u64::try_from(step).unwrap_or(u64::MAX)))
     }
 
     /// Under `strict_minute` a request larger than the burst needs a minute without others before it; its debt
     /// keeps the minute after it.
-    fn quiet_until(&self, bucket: &Bucket, cost: i128) -> Instant {
+    fn quiet_until(&self, bucket: &Bucket, cost: i64) -> Instant {
         match self.last_grant {
-            Some(last) if self.shape.strict_minute && cost > bucket.capacity() => last + MINUTE,
+            Some(last) if self.shape.strict_minute && cost > bucket.capacity() => {
+                last + MINUTE + Duration::from_nanos(1)
+            }
             _ => Instant::ZERO,
         }
     }
 
     /// Lower bound of when `cost` micro-tokens may enter after `ahead` have, with `refund` expected from requests in
     /// flight.
-    pub(super) fn eta(&self, ahead: i128, cost: i128, refund: i128) -> Instant {
-        let (Some(bucket), Some(limit)) = (&self.bucket, self.limit) else { return Instant::ZERO };
-        let needed = cost.min(bucket.capacity()).saturating_add(ahead).saturating_sub(refund);
-        let rate = self.announcement.is_some().then(|| self.shape.rate(limit, PER_MILLION));
-        bucket.reaches(needed, rate).max(self.quiet_until(bucket, cost))
+    pub(super) fn eta(&self, ahead: i128, cost: i64, refund: i128) -> Instant {
+        let Some(bucket) = &self.bucket else { return Instant::ZERO };
+        let entry = i128::from(cost.min(bucket.capacity()));
+        let rate = self.pace.is_told().then_some(self.full_rate);
+        bucket
+            .reaches(entry.saturating_add(ahead).saturating_sub(refund), rate)
+            .max(self.quiet_until(bucket, cost))
     }
 
     /// Takes what a request reserves, and tells where the quota stood after that.
-    pub(super) fn take(&mut self, now: Instant, amount: i128) -> Mark {
+    pub(super) fn take(&mut self, now: Instant, amount: i64) -> Mark {
         self.last_grant = Some(now);
         self.correct(amount);
-        Mark(self.drift)
+        self.pace.mark()
     }
 
     /// Takes what a request used beyond its reservation, or gives back what it did not, for a negative `amount`.
-    pub(super) fn correct(&mut self, amount: i128) {
-        self.drift = self.drift.saturating_sub(amount);
+    pub(super) fn correct(&mut self, amount: i64) {
+        self.pace.take(amount);
         if let Some(bucket) = &mut self.bucket {
             bucket.take(amount);
         }
@@ -304,17 +275,17 @@ impl Quota {
 
     /// Tokens that may be taken at once without a debt.
     pub(super) fn burst(&self) -> Option<u64> {
-        self.bucket.as_ref().map(|bucket| u64::try_from(bucket.capacity() / MICRO).unwrap_or(u64::MAX))
+        self.bucket.as_ref().map(|bucket| (bucket.capacity() / MICRO).unsigned_abs())
     }
 
     pub(super) fn snapshot(&self, now: Instant) -> Option<QuotaSnapshot> {
         let (Some(bucket), Some(limit)) = (&self.bucket, self.limit) else { return None };
         let mut bucket = bucket.clone();
         bucket.refill(now);
-        let tokens = |micro: i128| micro as f64 / MICRO as f64;
+        let tokens = |micro: i64| micro as f64 / MICRO as f64;
         Some(QuotaSnapshot {
             limit,
-            rate: tokens(bucket.rate().into()),
+            rate: bucket.rate() as f64 / MICRO as f64,
             capacity: tokens(bucket.capacity()),
             level: tokens(bucket.level()),
         })

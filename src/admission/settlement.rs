@@ -9,8 +9,8 @@ pub enum Settlement {
     Used { tokens: u64 },
     /// As [`Self::Used`], but nobody told: an estimate, from which nothing is learnt.
     Estimated { tokens: u64 },
-    /// It failed without telling what it used. The request counts: providers count failed ones too (OpenAI's help
-    /// centre, article 5955604).
+    /// It failed without telling what it used. The request itself stays counted, as providers count failed ones
+    /// too (help.openai.com, article 5955604).
     Failed { charge: Charge },
 }
 

@@ -41,7 +41,7 @@ impl Decimal<'_> {
         let whole = self.whole.parse::<u128>().map_or(u128::MAX, |whole| whole.saturating_mul(unit));
         // 18 decimals of an hour are a femtosecond.
         let kept = self.fraction.get(..self.fraction.len().min(18)).unwrap_or("");
-        let (scale, _) = kept.bytes().fold((1u128, ()), |(scale, ()), _| (scale * 10, ()));
+        let scale = kept.bytes().fold(1u128, |scale, _| scale * 10);
         let fraction = kept.parse::<u128>().map_or(0, |digits| digits * unit / scale);
         whole.saturating_add(fraction)
     }

@@ -8,6 +8,7 @@ use super::duration::parse_duration;
 use super::excerpt;
 
 /// The statements of an error body. Everything is optional: the body may be a proxy's HTML, or nothing.
+#[allow(clippy::struct_excessive_bools, reason = "each is a mark of its own that an envelope may bear")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ErrorBody {
     /// For people; empty if the body says nothing.
@@ -112,7 +113,9 @@ impl ErrorBody {
             read.inner_codes.extend(error.get(holder).and_then(|inner| text_of(inner.get(name))));
         }
         if let Some(details) = error.get("details").and_then(Value::as_array) {
-            details.iter().for_each(|detail| read.google_detail(detail));
+            for detail in details {
+                read.google_detail(detail);
+            }
         }
         if let Some(metadata) = error.get("metadata") {
             read.metadata(metadata);

@@ -83,6 +83,7 @@ pub(super) fn read(json: &str, provider: Option<&str>) -> Result<PriceBook, Conf
             }
         }
     }
+    book.sort();
     Ok(book)
 }
 

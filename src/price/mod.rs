@@ -32,8 +32,18 @@ struct Pattern {
     text: String,
     /// Characters that are no wildcard: the more, the more special.
     literal: usize,
+    /// What a name must begin with: refuses most names without running the matcher.
+    prefix: String,
     matcher: GlobMatcher,
     rules: Vec<Rule>,
+}
+
+const WILDCARDS: [char; 7] = ['*', '?', '[', ']', '{', '}', '\\'];
+
+impl Pattern {
+    fn matches(&self, model: &str) -> bool {
+        model.starts_with(&self.prefix) && self.matcher.is_match(model)
+    }
 }
 
 impl PriceBook {
@@ -57,6 +67,7 @@ impl PriceBook {
             let rules = parse_rules(value.get(), &format!("prices[{pattern:?}]"))?;
             book.insert(&pattern, rules)?;
         }
+        book.sort();
         Ok(book)
     }
 
@@ -114,26 +125,25 @@ impl PriceBook {
 
     fn rules(&self, model: &str) -> Option<&[Rule]> {
         let exact = self.exact.get(model);
-        let matched = || self.patterns.iter().find(|pattern| pattern.matcher.is_match(model));
+        let matched = || self.patterns.iter().find(|pattern| pattern.matches(model));
         exact.or_else(|| matched().map(|pattern| &pattern.rules)).map(Vec::as_slice)
     }
 
     fn insert(&mut self, text: &str, rules: Vec<Rule>) -> Result<(), ConfigError> {
-        if !text.contains(['*', '?', '[', ']', '{', '}', '\\']) {
+        let Some(wildcard) = text.find(WILDCARDS) else {
             self.exact.insert(text.to_owned(), rules);
             return Ok(());
-        }
+        };
         let glob = Glob::new(text).map_err(|error| {
             ConfigError::new(format!("prices[{text:?}]"), text, format!("must be a glob: {error}"))
         })?;
-        let literal = text.chars().filter(|letter| !"*?[]{}\\".contains(*letter)).count();
         self.patterns.push(Pattern {
             text: text.to_owned(),
-            literal,
+            literal: text.chars().filter(|letter| !WILDCARDS.contains(letter)).count(),
+            prefix: text.get(..wildcard).unwrap_or("").to_owned(),
             matcher: glob.compile_matcher(),
             rules,
         });
-        self.sort();
         Ok(())
     }
 

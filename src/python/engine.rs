@@ -7,6 +7,7 @@ use http::Method;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping};
+use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
 
 use super::blocking;
@@ -45,6 +46,7 @@ impl<T> PerProcess<T> {
     }
 }
 
+/// The gate's core: all state that calls share.
 #[pyclass(frozen, name = "Engine", module = "tidegate._core")]
 pub(crate) struct PyEngine {
     settings: Settings,
@@ -105,7 +107,7 @@ impl PyEngine {
             limits,
             breaker: breaker.map(policy::breaker).transpose()?,
             retry_budget: retry_budget.map(policy::retry_budget).transpose()?,
-            prices: prices.map(PriceBook::from_json).transpose().map_err(config)?.unwrap_or_default(),
+            prices: prices.map(price_book).transpose().map_err(config)?.unwrap_or_default(),
             log_file,
             seed,
         };
@@ -157,6 +159,7 @@ impl PyEngine {
     }
 }
 
+/// A base URL with its credential and defaults.
 #[pyclass(frozen, name = "Upstream", module = "tidegate._core")]
 pub(crate) struct PyUpstream {
     engine: Py<PyEngine>,
@@ -334,6 +337,22 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
         }
     }
     Ok(())
+}
+
+/// The table of `tidegate.Prices`: our own form, or one of the public tables under its marker.
+fn price_book(json: &str) -> Result<PriceBook, ConfigError> {
+    #[derive(serde::Deserialize)]
+    struct Marked<'a> {
+        #[serde(borrow, rename = "__litellm__")]
+        litellm: Option<&'a RawValue>,
+        #[serde(borrow, rename = "__genai_prices__")]
+        genai: Option<&'a RawValue>,
+    }
+    match serde_json::from_str::<Marked<'_>>(json) {
+        Ok(Marked { litellm: Some(table), .. }) => PriceBook::from_litellm(table.get()),
+        Ok(Marked { genai: Some(table), .. }) => PriceBook::from_genai_prices(table.get(), None),
+        _ => PriceBook::from_json(json),
+    }
 }
 
 /// A mapping of text to text; numbers and booleans are written as JSON writes them.

@@ -7,6 +7,7 @@ use super::errors::config_error;
 use super::runtime;
 use crate::mock::MockServer;
 
+/// The fault server.
 #[pyclass(frozen, name = "MockServer", module = "tidegate._core")]
 pub(crate) struct PyMockServer {
     /// The process that started it. A fork has no thread of the server's and must leave it alone.

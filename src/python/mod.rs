@@ -27,7 +27,7 @@ mod core {
     #[pymodule_export]
     use super::policy::check_policy;
     #[pymodule_export]
-    use super::response::{PyCallInfo, PyResponse, PyRetry, PyUsage};
+    use super::response::{_restore_call_info, PyCallInfo, PyResponse, PyRetry, PyUsage};
     #[pymodule_export]
     use super::runtime::{_after_fork_in_child, _at_exit};
 

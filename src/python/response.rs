@@ -14,6 +14,7 @@ use crate::drive::{CallInfo, Reply, UsageSource};
 use crate::money::Pico;
 use crate::usage::Usage;
 
+/// A successful answer.
 #[pyclass(frozen, name = "Response", module = "tidegate._core")]
 pub(crate) struct PyResponse {
     reply: Reply,
@@ -97,8 +98,15 @@ pub(crate) fn headers_dict<'py>(py: Python<'py>, headers: &HeaderMap) -> PyResul
     Ok(dict)
 }
 
+/// How a call went: attempts, retries, usage, cost and times.
 #[pyclass(frozen, name = "CallInfo", module = "tidegate._core")]
 pub(crate) struct PyCallInfo(CallInfo);
+
+/// Rebuilds a `CallInfo`; for pickle.
+#[pyfunction]
+pub(crate) fn _restore_call_info(json: &str) -> PyResult<PyCallInfo> {
+    serde_json::from_str(json).map(PyCallInfo).map_err(|error| PyValueError::new_err(error.to_string()))
+}
 
 impl PyCallInfo {
     pub(crate) fn new(info: CallInfo) -> Self {
@@ -154,6 +162,26 @@ impl PyCallInfo {
         self.0.first_byte.map(|first_byte| first_byte.as_secs_f64())
     }
 
+    #[getter]
+    fn degraded(&self) -> bool {
+        self.0.notice.is_some()
+    }
+
+    #[getter]
+    fn notice(&self) -> Option<&str> {
+        self.0.notice.as_deref()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        let json =
+            serde_json::to_string(&self.0).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok((py.import("tidegate._core")?.getattr("_restore_call_info")?, (json,)))
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "<CallInfo trace_id={} attempts={} latency_s={:.3}>",
@@ -164,14 +192,15 @@ impl PyCallInfo {
     }
 }
 
+/// One retry that was made: why, and after what wait.
 #[pyclass(frozen, name = "Retry", module = "tidegate._core")]
 pub(crate) struct PyRetry(RetryMade);
 
 #[pymethods]
 impl PyRetry {
     #[getter]
-    fn reason(&self) -> &'static str {
-        self.0.reason
+    fn reason(&self) -> &str {
+        &self.0.reason
     }
 
     #[getter]
@@ -184,6 +213,7 @@ impl PyRetry {
     }
 }
 
+/// The tokens of a call, and where the figures come from.
 #[pyclass(frozen, name = "Usage", module = "tidegate._core")]
 pub(crate) struct PyUsage {
     usage: Usage,

@@ -9,10 +9,12 @@ mod reported;
 
 pub use reported::{Reported, ToolUsage};
 
+use serde::{Deserialize, Serialize};
+
 use crate::money::Pico;
 
 /// Tokens of one answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// All prompt tokens, cached ones included.
     pub input: u64,

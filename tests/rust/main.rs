@@ -8,10 +8,23 @@
     reason = "a test that meets the unexpected must fail; clippy exempts only the functions marked as tests"
 )]
 
+mod admission_announced;
+mod admission_cases;
+mod admission_learning;
+mod admission_model;
+mod admission_queue;
+mod admission_rate;
+mod admission_sim;
+mod admission_usage;
+mod backoff;
 mod breaker;
 mod breaker_cases;
 mod breaker_model;
 mod breaker_timing;
+mod call;
+mod call_abandoned;
+mod call_gates;
+mod call_limits;
 mod metrics;
 mod mock_answers;
 mod mock_client;
@@ -19,6 +32,7 @@ mod mock_faults;
 mod mock_ledger;
 mod mock_quota;
 mod retry_budget;
+mod simulation;
 mod spend;
 mod sse;
 mod vectors;

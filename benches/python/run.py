@@ -1,0 +1,178 @@
+"""tidegate beside its peers on one fault server; see README.md.
+
+CPU is the client process's user and system time, all threads, after a warm-up. The contenders take turns in
+rounds, and ratios are taken within a round, so that what disturbs the machine disturbs all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import chat
+import processes
+
+ROOT = Path(__file__).parents[2]
+RAW = "reqwest_raw"
+# Name, what it is, calls for each 20 of the plan: the official client needs fifty times as long for a call.
+LOADED = (
+    (RAW, "raw Rust reqwest, no Python", 20),
+    ("tidegate_on", "tidegate AsyncClient, every gate on", 20),
+    ("tidegate_off", "tidegate AsyncClient, every gate off", 20),
+    ("tidegate_sync", "tidegate Client, 8 threads, every gate on", 20),
+    ("pyreqwest", "pyreqwest", 20),
+    ("aiohttp", "aiohttp + orjson", 20),
+    ("openai", "openai AsyncOpenAI", 1),
+)
+ALONE = (RAW, "tidegate_on", "aiohttp")
+THREADS = 8
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value that `share` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def measure(raw: Path, url: str, name: str, calls: int, in_flight: int) -> dict[str, float]:
+    """Run one contender once; microseconds."""
+    warm_up = max(in_flight, calls // 10)
+    if name == RAW:
+        body = json.dumps(chat.REQUEST, separators=(",", ":"))
+        got = processes.result(raw, url, body, calls, in_flight, warm_up)
+    else:
+        got = processes.result("contenders.py", name, url, calls, in_flight, warm_up)
+    latencies = got["latencies_s"]
+    return {
+        "cpu_us": got["cpu_s"] / len(latencies) * 1e6,
+        "wall_us": got["wall_s"] / len(latencies) * 1e6,
+        "p50_us": percentile(latencies, 0.5) * 1e6,
+        "p99_us": percentile(latencies, 0.99) * 1e6,
+    }
+
+
+def summary(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return each contender's medians, and the median of its ratios to raw reqwest within a round."""
+    table = {}
+    for name in rounds[0]:
+        row = {key: statistics.median(each[name][key] for each in rounds) for key in rounds[0][name]}
+        row["cpu_ratio"] = statistics.median(each[name]["cpu_us"] / each[RAW]["cpu_us"] for each in rounds)
+        table[name] = row
+    return table
+
+
+def import_ms(statement: str, repeat: int) -> float:
+    """Return the median CPU time of an import in a fresh interpreter, in milliseconds."""
+    code = f"import time; a = time.process_time(); {statement}; print(time.process_time() - a)"
+    times = []
+    for _ in range(repeat):
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+        times.append(float(done.stdout) * 1e3)
+    return statistics.median(times)
+
+
+def many_in_flight(calls: int, latency_s: float) -> dict[str, float]:
+    """Measure memory and lag, and make sure that the calls were in flight together."""
+    with processes.server(latency_ms=latency_s * 1e3) as server:
+        found: dict[str, float] = processes.result("in_flight.py", server.url, calls)
+        found["in_flight"] = server.requests()["max_in_flight"]
+    return found
+
+
+def build_raw() -> Path:
+    """Build the yardstick; the path of the program."""
+    command = ["cargo", "build", "--release", "--example", RAW, "--message-format=json-render-diagnostics"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    built = [json.loads(line) for line in done.stdout.splitlines()]
+    return next(Path(each["executable"]) for each in built if each.get("executable"))
+
+
+def told(message: str) -> None:
+    """Tell how far it is."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def compare(raw: Path, plan: argparse.Namespace) -> dict[str, Any]:
+    """Run everything; the figures."""
+    loaded, alone = [], []
+    names = [row for row in LOADED if not plan.only or row[0] in {RAW, *plan.only}]
+    with processes.server() as server:
+        for number in range(plan.rounds):
+            told(f"round {number + 1} of {plan.rounds}")
+            loaded.append(
+                {
+                    name: measure(
+                        raw,
+                        server.url,
+                        name,
+                        max(plan.calls * share // 20, 2 * plan.in_flight),
+                        THREADS if name == "tidegate_sync" else plan.in_flight,
+                    )
+                    for name, _, share in names
+                }
+            )
+            alone.append({name: measure(raw, server.url, name, plan.calls // 10, 1) for name in ALONE})
+    figures: dict[str, Any] = {"loaded": summary(loaded), "alone": summary(alone)}
+    if not plan.only:
+        told("many in flight, imports")
+        figures["many"] = many_in_flight(plan.many, plan.many_latency)
+        figures["import_ms"] = {
+            "import tidegate": import_ms("import tidegate", plan.imports),
+            "import openai": import_ms("import openai", max(1, plan.imports // 4)),
+        }
+    return figures
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Print the figures as tables in Markdown."""
+    titles = {name: title for name, title, _ in LOADED}
+    for key, caption in (("loaded", "many in flight"), ("alone", "one in flight")):
+        print(f"\n| {caption} | CPU a call, µs | of raw reqwest | wall a call, µs | p50, µs | p99, µs |")
+        print("|---|---|---|---|---|---|")
+        for name, row in figures[key].items():
+            cells = [row["cpu_us"], row["cpu_ratio"], row["wall_us"], row["p50_us"], row["p99_us"]]
+            texts = [f"{cell:.2f}x" if number == 1 else f"{cell:.1f}" for number, cell in enumerate(cells)]
+            print(f"| {titles[name]} | {' | '.join(texts)} |")
+    loaded, alone = figures["loaded"], figures["alone"]
+    print()
+    if {"tidegate_on", "tidegate_off"} <= loaded.keys():
+        gates = loaded["tidegate_on"]["cpu_us"] - loaded["tidegate_off"]["cpu_us"]
+        print(f"- every gate, through Python: {gates:.1f} µs of CPU a call")
+    added = alone["tidegate_on"]["p50_us"] - alone[RAW]["p50_us"]
+    print(f"- added to the latency of raw reqwest, one call in flight, p50: {added:.0f} µs")
+    if many := figures.get("many"):
+        print(
+            f"- {many['in_flight']:,.0f} in flight: {many['bytes_per_call'] / 1024:.1f} KiB each; loop lag "
+            f"p99 {many['lag_p99_s'] * 1e3:.1f} ms, at most {many['lag_max_s'] * 1e3:.1f} ms"
+        )
+    for name, milliseconds in figures.get("import_ms", {}).items():
+        print(f"- `{name}`: {milliseconds:.1f} ms of CPU")
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=20_000, help="of each contender and round")
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one round of 500 calls: does everything run?")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these contenders beside raw reqwest")
+    parser.add_argument("--raw", type=Path, help="reqwest_raw, built; default: cargo builds it")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    plan = parser.parse_args()
+    plan.many, plan.many_latency, plan.imports = 10_000, 8.0, 21
+    if plan.quick:
+        plan.calls, plan.rounds, plan.many, plan.many_latency, plan.imports = 500, 1, 500, 1.0, 1
+    figures = compare(plan.raw or build_raw(), plan)
+    show(figures)
+    if plan.json:
+        plan.json.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

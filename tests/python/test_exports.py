@@ -1,0 +1,50 @@
+import subprocess
+import sys
+
+import pytest
+
+import tidegate
+import tidegate.testing
+
+
+@pytest.mark.parametrize("module", [tidegate, tidegate.testing])
+def test_public_names_are_sorted_and_there(module):
+    assert list(module.__all__) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_every_public_name_is_documented():
+    assert [
+        name for name in tidegate.__all__ if not name.startswith("__") and not getattr(tidegate, name).__doc__
+    ] == []
+
+
+def test_errors_are_public_and_named_where_users_import_them():
+    def family(cls):
+        return {cls, *(error for child in cls.__subclasses__() for error in family(child))}
+
+    errors = {cls for cls in family(tidegate.TidegateError) if cls.__module__.startswith("tidegate")}
+    assert {cls.__name__ for cls in errors} <= set(tidegate.__all__)
+    assert {cls.__module__ for cls in errors} == {"tidegate"}
+
+
+def test_the_import_brings_nothing_that_is_optional():
+    program = "import sys, tidegate, tidegate.testing; print(*sys.modules)"
+    loaded = subprocess.run(  # noqa: S603 this interpreter
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    optional = {"asyncio", "click", "genai_prices", "httpx", "openai", "pydantic", "pytest", "rich"}
+    assert optional.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_the_command_says_what_to_install(monkeypatch, missing):
+    from tidegate import _cli
+
+    monkeypatch.setitem(sys.modules, missing, None)
+    for name in [name for name in sys.modules if name.startswith(f"{missing}.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "tidegate._commands", raising=False)
+    monkeypatch.delattr(tidegate, "_commands", raising=False)
+    with pytest.raises(SystemExit, match=rf"needs {missing}.*: pip install 'tidegate\[cli\]'"):
+        _cli.main()
