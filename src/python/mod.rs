@@ -8,6 +8,7 @@ mod errors;
 mod mock;
 mod outcome;
 mod policy;
+mod probe;
 mod response;
 mod runtime;
 
@@ -26,6 +27,8 @@ mod core {
     use super::mock::PyMockServer;
     #[pymodule_export]
     use super::policy::check_policy;
+    #[pymodule_export]
+    use super::probe::probe;
     #[pymodule_export]
     use super::response::{_restore_call_info, PyCallInfo, PyResponse, PyRetry, PyUsage};
     #[pymodule_export]
