@@ -1,0 +1,1 @@
+"""Runs cases that are written as data: see tests/vectors/cases/FORMAT.md."""
