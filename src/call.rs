@@ -222,6 +222,8 @@ impl Call {
         if let Some(first_byte) = first_byte.filter(|_| verdict.class == Class::Success) {
             self.breaker(|breaker| breaker.first_byte(stream, first_byte));
         }
+        // Before the place is given on: the next in line must not take it into the server's pause.
+        self.cool_down(now, verdict.class, verdict.hint);
         self.settle(now, settlement);
         self.tell_attempt(now, verdict.class.as_str(), Some(status), request_id);
         if verdict.class != Class::Success {
@@ -270,7 +272,6 @@ impl Call {
         let hint = verdict.hint;
         let class = verdict.class;
         let throttled = class == Class::RateLimit;
-        self.cool_down(now, class, hint);
         let was_probe = self.record_probe(now, outcome(verdict));
 
         let repeatable = match verdict.retry {
