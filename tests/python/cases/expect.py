@@ -237,13 +237,13 @@ def _(played, wanted):
         assert (usage is not None and usage.source == "reported") is wanted
         if not wanted:
             assert call.response.cost_usd is None
-    counted = counters(played.gate, "tidegate_usage_missing_total")
+    counted = counters(played.gate, "tidegate_answers_without_usage_total")
     assert counted == (0 if wanted else len(played.calls))
 
 
 @rule("metrics")
 def _(played, wanted):
-    names = {"retries": "tidegate_retries_total"}
+    names = {"retries": "retry_total"}
     for name, value in wanted.items():
         if name not in names:
             unknown(f"metrics.{name}", value)
@@ -292,6 +292,5 @@ def _(played, wanted):
     if wanted != "not changed to a rate <= 0":
         unknown("limiter_state", wanted)
     for scope in played.gate.snapshot()["scopes"]:
-        for name, quota in scope["admission"].items():
-            if isinstance(quota, dict) and "rate" in quota:
-                assert quota["rate"] > 0, name
+        for name in ("requests", "tokens"):
+            assert scope[name] is None or scope[name]["rate_per_minute"] > 0, name

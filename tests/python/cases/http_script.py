@@ -37,7 +37,7 @@ def checks(case):
     unknown = case.content.keys() - {"id", "kind", "scripts", "expect", "note", "level"}
     for script in scripts:
         for entry in script.get("entry_points", _ENTRY_POINTS):
-            run = functools.partial(_run, script, expect.get(script["name"]), entry)
+            run = functools.partial(hold_script, script, expect.get(script["name"]), entry)
             yield Check(f"{script['name']}-{entry}", run, pending.streams(script, entry))
     if strays or unknown or for_all != _OF_ALL:
 
@@ -47,7 +47,8 @@ def checks(case):
         yield Check("understood", refuse)
 
 
-def _run(script, expect, entry):
+def hold_script(script, expect, entry):
+    """Play one script through one kind of client and hold it to what is expected."""
     assert expect, "a script must expect something"
     assert not script.keys() - _KNOWN, f"unknown fields of a script: {sorted(script.keys() - _KNOWN)}"
     hold(run(script, entry), expect)

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from cases import http_script, pending, raw_http
+from cases import (
+    breaker_sim,
+    http_script,
+    limiter_sim,
+    pending,
+    raw_http,
+    request_table,
+    settings,
+    tables,
+    tokens,
+    usage_cost,
+)
 from cases.case import Check
 
 _RUNNERS = {
+    "backoff_table": tables.backoff_table,
+    "breaker_sim": breaker_sim.checks,
+    "duration_table": tables.duration_table,
+    "env_table": settings.env_table,
+    "estimate_table": tokens.estimate_table,
     "http_script": http_script.checks,
+    "limiter_sim": limiter_sim.checks,
     "raw_http": raw_http.checks,
+    "request_table": request_table.checks,
+    "retry_after_table": tables.retry_after_table,
+    "settings_table": settings.settings_table,
+    "socket_options": settings.socket_options,
+    "token_table": tokens.token_table,
+    "usage_cost": usage_cost.checks,
 }
 
 
