@@ -370,11 +370,17 @@ fn read(
     let wall = clock::wall();
     // These have no body to judge.
     let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
-    let classify::Answer { verdict, reading } = if bare {
+    let classify::Answer { verdict, mut reading } = if bare {
         classify::Answer { verdict: Verdict::success(status), reading: None }
     } else {
         classify::answer(status, &headers, &body, wall)
     };
+    // A server that does not say which tier served has served the one that was asked for.
+    if let Some(reading) = &mut reading
+        && reading.service_tier.is_none()
+    {
+        reading.service_tier = facts.and_then(|facts| facts.service_tier.clone());
+    }
     let usage = reading.as_ref().and_then(|reading| reading.usage.as_ref());
     let settlement = if let Some(usage) = usage {
         if let Some(facts) = facts {
