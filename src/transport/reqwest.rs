@@ -54,6 +54,8 @@ impl ReqwestTransport {
                 )
             })?;
             builder = builder.proxy(proxy);
+        } else if proxies_are_off() {
+            builder = builder.no_proxy();
         }
         if let Some(path) = &options.ca_bundle {
             builder = builder.tls_certs_merge(certificates(path)?);
@@ -128,6 +130,12 @@ impl Body for ReqwestBody {
     fn chunk(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, TransportError>> {
         Box::pin(async { self.0.chunk().await.map_err(transport_error) })
     }
+}
+
+/// `NO_PROXY=*` is for every host; the library takes it for names alone, not for addresses.
+fn proxies_are_off() -> bool {
+    let list = ["NO_PROXY", "no_proxy"].into_iter().find_map(|name| std::env::var(name).ok());
+    list.is_some_and(|list| list.split(',').any(|host| host.trim() == "*"))
 }
 
 fn certificates(path: &str) -> Result<Vec<reqwest::Certificate>, ConfigError> {
