@@ -20,7 +20,6 @@ SCENARIOS = {
 # Words in the name of a scenario's variant that call for what is missing.
 _VARIANTS = {
     "stream": _STREAMS,
-    "breaker open": "a breaker in real time: held in virtual time by kind breaker_sim",
     "idempotency": _IDEMPOTENCY,
     "sqlite": "sqlite store: not built yet",
     "guarded tool": _IDEMPOTENCY,
