@@ -27,7 +27,7 @@ _RUNS = """
         if variant != "client never closed":
             return
         # Dropped without a word, its connections open.
-        tidegate.AsyncClient(url, "other key")
+        tidegate.AsyncClient(url, "other-key")
     for _ in range(runs):
         asyncio.run(main())
         gc.collect()

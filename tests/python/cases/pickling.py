@@ -16,6 +16,7 @@ from cases.case import Check
 from cases.expect import unknown
 
 _KEY = "sk-test-4f9cCANARY"
+_JSON = {"content-type": "application/json"}
 _BUSY = {
     "status": 429,
     "headers": {"Retry-After": "600", "x-request-id": "req-1"},
@@ -28,9 +29,9 @@ _ANSWERS = {
     "AuthenticationError": {"status": 401},
     "BadRequestError": {"status": 400},
     "ConflictError": {"status": 409},
-    "EmptyResponseError": {"body_text": ""},
+    "EmptyResponseError": {"body_text": "", "headers": _JSON},
     "InternalServerError": {"status": 500},
-    "MalformedResponseError": {"body_text": "{"},
+    "MalformedResponseError": {"body_text": "{", "headers": _JSON},
     "NotFoundError": {"status": 404},
     "OverloadedError": {"status": 503},
     "PermissionDeniedError": {"status": 403},
