@@ -4,11 +4,13 @@ from asyncio import Future
 from collections.abc import Mapping, Sequence
 from contextvars import Context
 from decimal import Decimal
+from types import ModuleType
 from typing import Any, Literal, final
 
 from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, Timeouts
 
 VERSION: str
+_probe: ModuleType
 
 def check_policy(
     kind: Literal["retry", "timeouts", "limits", "breaker", "retry_budget"], policy: object

@@ -8,7 +8,7 @@ bounds the runs of a race that a case wants repeated.
 
 import pytest
 
-from cases import case, kinds
+from cases import case, expect, kinds
 
 
 def _parameters():
@@ -25,3 +25,23 @@ def _parameters():
 @pytest.mark.parametrize("check", list(_parameters()))
 def test_case(check):
     check.run()
+
+
+def _made(kind, **content):
+    return case.Case(kind, "made", case.folder(), {"id": "made", "kind": kind, "expect": {}, **content})
+
+
+def test_an_expectation_without_a_rule_fails():
+    with pytest.raises(pytest.fail.Exception, match="unknown expectation sparkles"):
+        expect.hold(None, {"sparkles": 1})
+
+
+def test_a_kind_without_a_runner_fails():
+    (check,) = kinds.checks(_made("seance"))
+    with pytest.raises(AssertionError, match="no runner for cases of kind seance"):
+        check.run()
+
+
+def test_a_scenario_without_a_runner_is_skipped_by_name():
+    (check,) = kinds.checks(_made("scenario", scenario="eclipse"))
+    assert check.skipped == "the runner does not know the scenario eclipse"

@@ -90,7 +90,7 @@ def limits(given):
 
 
 def breaker(config):
-    """Return the breaker of a simulation. Its window is judged by tenths, without the guard against flapping."""
+    """Return the breaker of a simulation, judged at each tenth of its window and opened by one hit."""
     config = dict(config)
     open_for = config.pop("open_s")
     policy = BreakerPolicy(

@@ -7,12 +7,12 @@ import re
 import time
 
 import pytest
-from tidegate import CallError, CircuitOpenError
-from tidegate._core import _probe
 
 from cases import adapter, serving
 from cases.case import Check
 from cases.expect import unknown
+from tidegate import CallError, CircuitOpenError
+from tidegate._core import _probe
 
 _NAME = r"(?P<name>P\d+|probe|call \w+|call|one call)"
 _FAILURE = "500"
@@ -31,7 +31,9 @@ class Sim:
 
     def acquire(self, name, lease=None):
         number, retry_after = self.breaker.acquire(self.now, lease)
-        self.calls.append((name, self.now - (self.origin or 0.0), None if number is not None else retry_after))
+        self.calls.append(
+            (name, self.now - (self.origin or 0.0), None if number is not None else retry_after)
+        )
         return number
 
     def end(self, number, outcome, after=0.0):
@@ -54,9 +56,7 @@ def _count(sim, match):
     words = {"fail": _FAILURE, "read timeout caused by silent server": "read_timeout"}
     for number, what in re.findall(r"(\d+) x ([^,\d]+?(?: \d+)?)(?=,| interleaved|$)", match.string):
         found = re.fullmatch(r"HTTP (\d+)", what)
-        outcome = (
-            "neutral" if what == "cancelled" else _probe.health(found[1] if found else words[what])
-        )
+        outcome = "neutral" if what == "cancelled" else _probe.health(found[1] if found else words[what])
         for _ in range(int(number)):
             sim.end(sim.acquire("counted"), outcome)
 

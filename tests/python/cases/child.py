@@ -18,7 +18,7 @@ LIMIT_S = 60
 def run(code, *arguments, env=None, expect=0, limit=LIMIT_S):
     """Run `code` in a new process and return it, finished. It finds its arguments in ``sys.argv``."""
     path = os.pathsep.join([*map(str, _PATHS), os.environ.get("PYTHONPATH", "")])
-    ran = subprocess.run(
+    ran = subprocess.run(  # noqa: S603 this interpreter
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path, **(env or {})},
         capture_output=True,

@@ -13,11 +13,10 @@ import threading
 import time
 from pathlib import Path
 
-from tidegate import AsyncClient, Client, Limits
-
 from cases import adapter, child, pending, serving
 from cases.case import Check
 from cases.expect import unknown, within
+from tidegate import AsyncClient, Client, Limits
 
 
 def two_keys(content, expect):
@@ -29,59 +28,71 @@ def _rate(limit):
     return Limits(rpm=round(limit["rate"] * 60 / limit["period_s"]), headroom=0.0, learn=False)
 
 
-def _two_keys(content, variant, expect):
-    assert content["thread_A"] == "exhaust X then wait"
-    assert content["thread_B"] == "acquire Y"
-    limits = {name: _rate(limit) for name, limit in content["limits"].items()}
-    waits = {}
-    with serving.server() as server:
-        gate = adapter.gate({}, limits=limits)
-        blocking = Client(server.url, adapter.KEY, gate=gate)
-        asynchronous = AsyncClient(server.url, adapter.KEY, gate=gate)
+class _Keys:
+    """Calls for two keys, by threads or tasks, that note how long they waited."""
 
-        def post(client, model):
-            return client.post("/chat/completions", json=adapter.REQUEST | {"model": model})
+    def __init__(self, url, gate, content):
+        self.x = re.fullmatch(r"exhaust (\w+) then wait", content["thread_A"])[1]
+        self.y = re.fullmatch(r"acquire (\w+)", content["thread_B"])[1]
+        self.later = content["thread_B_at_s"]
+        self.blocking = Client(url, adapter.KEY, gate=gate)
+        self.asynchronous = AsyncClient(url, adapter.KEY, gate=gate)
+        self.waits = {}
 
-        def a_in_thread():
-            post(blocking, "X")
-            waits["A"] = post(blocking, "X").info.queue_s
+    @staticmethod
+    def _post(client, model):
+        return client.post("/chat/completions", json=adapter.REQUEST | {"model": model})
 
-        async def a_in_task():
-            await post(asynchronous, "X")
-            waits["A"] = (await post(asynchronous, "X")).info.queue_s
+    def a_in_thread(self):
+        self._post(self.blocking, self.x)
+        self.waits["A"] = self._post(self.blocking, self.x).info.queue_s
 
-        async def b_in_task():
-            await asyncio.sleep(content["thread_B_at_s"])
-            start = time.monotonic()
-            await post(asynchronous, "Y")
-            waits["B"] = time.monotonic() - start
+    def b_in_thread(self):
+        time.sleep(self.later)
+        start = time.monotonic()
+        self._post(self.blocking, self.y)
+        self.waits["B"] = time.monotonic() - start
 
-        def b_in_thread():
-            time.sleep(content["thread_B_at_s"])
-            start = time.monotonic()
-            post(blocking, "Y")
-            waits["B"] = time.monotonic() - start
+    async def a_in_task(self):
+        await self._post(self.asynchronous, self.x)
+        self.waits["A"] = (await self._post(self.asynchronous, self.x)).info.queue_s
 
-        async def both():
-            await asyncio.gather(a_in_task(), b_in_task())
+    async def b_in_task(self):
+        await asyncio.sleep(self.later)
+        start = time.monotonic()
+        await self._post(self.asynchronous, self.y)
+        self.waits["B"] = time.monotonic() - start
 
+    async def in_tasks(self):
+        await asyncio.gather(self.a_in_task(), self.b_in_task())
+
+    def run(self, variant):
         if variant == "async":
-            asyncio.run(both())
-        else:
-            other = b_in_thread if variant == "threads" else lambda: asyncio.run(b_in_task())
-            threads = [threading.Thread(target=run) for run in (a_in_thread, other)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            asyncio.run(self.in_tasks())
+            return
+        mixed = {"threads": self.b_in_thread, "mixed": lambda: asyncio.run(self.b_in_task())}
+        threads = [threading.Thread(target=run) for run in (self.a_in_thread, mixed[variant])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _two_keys(content, variant, expect):
+    limits = {name: _rate(limit) for name, limit in content["limits"].items()}
+    with serving.server() as server:
+        keys = _Keys(server.url, adapter.gate({}, limits=limits), content)
+        keys.run(variant)
     for name, wanted in expect.items():
         if name == "B_wait_s_max":
-            assert waits["B"] <= wanted
+            assert keys.waits["B"] <= wanted
         elif name == "A_wait_s":
-            within(waits["A"], wanted, "the wait of A")
+            within(keys.waits["A"], wanted, "the wait of A")
         else:
             unknown(name, wanted)
 
+
+_COMPILER = shutil.which("cc")
 
 # Shifts the wall clock of one process and leaves its monotonic clock alone.
 _STEPPER = """
@@ -151,7 +162,7 @@ def wall_clock_step(content, expect):
     strange = expect.keys() - {"each_duration_change_s_max", "tokens_never_below", "no_free_refill"}
     if strange:
         yield Check("understood", functools.partial(unknown, "expectations", sorted(strange)))
-    compiler = None if shutil.which("cc") else "a C compiler is needed to set a process's clock"
+    compiler = None if _COMPILER else "a C compiler is needed to set the clock of a process"
     for told in content["while"]:
         run = functools.partial(_stepped, told, content["steps_s"], expect)
         yield Check(told, run, pending.variant(told) or compiler)
@@ -176,7 +187,8 @@ def _stepped(told, steps, expect):
     with serving.server(rules=rules) as server, tempfile.TemporaryDirectory() as name:
         source, library = Path(name) / "stepper.c", Path(name) / "stepper.so"
         source.write_text(_STEPPER)
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        command = [_COMPILER, "-shared", "-fPIC", "-o", library, source]
+        subprocess.run(command, check=True)  # noqa: S603 the compiler that is installed
         environment = {"LD_PRELOAD": str(library)}
         result = child.told(_STEPPED, server.url, what, seconds, json.dumps(steps), env=environment)
     (usual, _), *stepped = result

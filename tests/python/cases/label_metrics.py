@@ -13,7 +13,9 @@ from cases.expect import unknown
 _NAMES = {
     "random 12 letters": "''.join(rng.choices(string.ascii_letters, k=12))",
     "200-byte names": "''.join(rng.choices(string.ascii_letters, k=200))",
-    "names with newline, quote, backslash, NUL, emoji": "rng.choice('\\n\"\\\\\\0🌍') + str(rng.random()) + '\\n\"\\\\\\0🌍'",
+    "names with newline, quote, backslash, NUL, emoji": (
+        """rng.choice('\\n"\\\\\\0🌍') + str(rng.random()) + '\\n"\\\\\\0🌍'"""
+    ),
     "request ids in error messages": "f'req-{rng.random()}'",
 }
 _FROM_CALLER = {"model", "tool", "tenant", "base_url", "error text"}
@@ -101,24 +103,27 @@ def _run(content, expect):
         for key, value in labels.items():
             values.setdefault(key, set()).add(value)
     for name, wanted in expect.items():
-        if name == "series_growth_max":
-            assert max(map(len, series.values())) <= _SETS, {key: len(found) for key, found in series.items()}
-        elif name == "overflow_label":
-            assert wanted in values["model"]
-            assert len(values["model"]) <= _VALUES + len(content["known"]) + 1
-        elif name == "label_bytes_max":
-            longest = max(len(value.encode()) for found in values.values() for value in found)
-            # Escapes are the format's, not the value's.
-            assert longest <= 2 * wanted
-            assert max(len(_plain(value).encode()) for found in values.values() for value in found) <= wanted
-        elif name == "known_models_keep_label":
-            assert set(content["known"]) <= values["model"]
-        elif name == "rss_growth_mb_max":
-            assert result["growth"] <= wanted
-        elif name != "exposition_parses":
-            # It was parsed above.
-            unknown(name, wanted)
+        _hold(name, wanted, content["known"], (values, series, result["growth"]))
+
+
+def _hold(name, wanted, known, found):
+    values, series, growth = found
+    if name == "series_growth_max":
+        assert max(map(len, series.values())) <= _SETS, {key: len(sets) for key, sets in series.items()}
+    elif name == "overflow_label":
+        assert wanted in values["model"]
+        assert len(values["model"]) <= _VALUES + len(known) + 1
+    elif name == "label_bytes_max":
+        assert max(len(_plain(value).encode()) for some in values.values() for value in some) <= wanted
+    elif name == "known_models_keep_label":
+        assert set(known) <= values["model"]
+    elif name == "rss_growth_mb_max":
+        assert growth <= wanted
+    elif name != "exposition_parses":
+        # It was parsed before.
+        unknown(name, wanted)
 
 
 def _plain(value):
+    """Return a label's value without the escapes of the format."""
     return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], value)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import re
 
-from tidegate._core import _probe
-
 from cases import adapter
 from cases.case import Check
 from cases.expect import unknown, within
+from tidegate._core import _probe
 
 _AT_ONCE = "refused at once"
 # A whole request more or less where a rate is measured between requests.

@@ -9,11 +9,10 @@ import logging
 import threading
 import time
 
-from tidegate import AsyncClient, Client
-
 from cases import adapter, child, pending, serving
 from cases.case import Check
 from cases.expect import unknown
+from tidegate import AsyncClient, Client
 
 _RUNS = """
     import asyncio, gc, sys
@@ -111,7 +110,8 @@ def _in_threads(url, gate, count):
         traces[number] = answer.info.trace_id
 
     threads = [
-        threading.Thread(target=contextvars.copy_context().run, args=(call, number)) for number in range(count)
+        threading.Thread(target=contextvars.copy_context().run, args=(call, number))
+        for number in range(count)
     ]
     for thread in threads:
         thread.start()
@@ -151,7 +151,7 @@ def _contexts(content, expect, make):
 
 
 class _Sleepy(logging.Handler):
-    def emit(self, record):
+    def emit(self, record):  # noqa: ARG002 logging calls it so
         time.sleep(0.05)
 
 

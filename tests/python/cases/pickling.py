@@ -9,8 +9,9 @@ import pickle
 import re
 from concurrent.futures import ProcessPoolExecutor
 
-import tidegate
+import pytest
 
+import tidegate
 from cases import adapter, serving
 from cases.case import Check
 from cases.expect import unknown
@@ -46,7 +47,9 @@ _OPTIONS = {"APITimeoutError": {"timeout": 0.1}, "DeadlineExceededError": {"tota
 # Parents that are not raised themselves, and what no gate can raise yet.
 _MADE = {
     "CallError": lambda: tidegate.CallError("m", kind="k", status=418, code="c", retry_after=1.0),
-    "SpendCapExceededError": lambda: tidegate.SpendCapExceededError("m", kind="spend_cap", reason="spend_cap"),
+    "SpendCapExceededError": lambda: tidegate.SpendCapExceededError(
+        "m", kind="spend_cap", reason="spend_cap"
+    ),
     "TidegateError": lambda: tidegate.TidegateError("m"),
 }
 
@@ -54,7 +57,8 @@ _MADE = {
 def provoke(name):
     """Raise the error of this name, for real where that is possible."""
     if name in _MADE:
-        raise _MADE[name]()
+        error = _MADE[name]()
+        raise error
     if name == "ConfigError":
         tidegate.Client("ftp://example.test", _KEY)
     with serving.server([_ANSWERS.get(name, {})], repeat_last=True) as server:
@@ -104,12 +108,10 @@ def pickle_roundtrip(content, expect):
 
 
 def _raised(name):
-    try:
+    with pytest.raises(tidegate.TidegateError) as caught:
         provoke(name)
-    except tidegate.TidegateError as error:
-        assert type(error).__name__ == name, repr(error)
-        return error
-    raise AssertionError(f"{name} was not raised")
+    assert type(caught.value).__name__ == name, repr(caught.value)
+    return caught.value
 
 
 def _equal(left, right, attributes):
@@ -145,14 +147,11 @@ def _through_pool(content):
 
 
 def _crosses(run, content):
-    try:
+    with pytest.raises(tidegate.RateLimitError) as caught:
         run()
-    except tidegate.RateLimitError as error:
-        here = _raised("RateLimitError")
-        for attribute in content["attributes"]:
-            assert getattr(error, attribute) == getattr(here, attribute), attribute
-    else:
-        raise AssertionError("nothing was raised")
+    here = _raised("RateLimitError")
+    for attribute in content["attributes"]:
+        assert getattr(caught.value, attribute) == getattr(here, attribute), attribute
 
 
 _POOLS = {"ProcessPoolExecutor": _through_executor, "multiprocessing.Pool": _through_pool}

@@ -9,9 +9,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidegate import CallError
-
 from cases import adapter
+from tidegate import CallError
 
 if TYPE_CHECKING:
     from tidegate import Response

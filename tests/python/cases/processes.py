@@ -72,7 +72,8 @@ def _fork(variant, limit, expect):
     if done not in {"one request", "import only"}:
         unknown("parent", done)
     rules = [
-        {"match": {"header": {"x-test-call": who}}, "respond": {"content": who}} for who in ("parent", "child")
+        {"match": {"header": {"x-test-call": who}}, "respond": {"content": who}}
+        for who in ("parent", "child")
     ]
     with serving.server(rules=rules) as server:
         result = child.told(_FORK, server.url, done, variant["start"], limit)

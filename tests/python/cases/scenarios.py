@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from cases import cancelling, churn, clocks, loops, pending, pickling, processes, tls
+from cases import cancelling, churn, clocks, leaving, loops, pending, pickling, processes, tls
 from cases.case import Check
 
 _RUNNERS = {
     "cancel_and_count": cancelling.cancel_and_count,
-    "cancel_churn": cancelling.cancel_churn,
+    "cancel_churn": leaving.cancel_churn,
     "client_churn": churn.client_churn,
     "contextvars": loops.contexts,
     "exit": processes.exits,
     "fork": processes.fork,
-    "gate_cancel_churn": cancelling.gate_cancel_churn,
+    "gate_cancel_churn": leaving.gate_cancel_churn,
     "h2_goaway": tls.h2_goaway,
     "pickle_roundtrip": pickling.pickle_roundtrip,
     "private_ca": tls.private_ca,

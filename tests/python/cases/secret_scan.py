@@ -91,7 +91,10 @@ def _scan(content, expect, run):
     key, script = content["api_key"], _RUNS[run]
     repeat = run in {"401", "timeout"}
     environment = {"OPENAI_API_KEY": key, "RUST_LOG": "trace"}
-    with serving.server(script or [], repeat_last=repeat, api_key=key) as server, serving.closed_port() as nobody:
+    with (
+        serving.server(script or [], repeat_last=repeat, api_key=key) as server,
+        serving.closed_port() as nobody,
+    ):
         url = nobody if script is None else server.url
         ran = child.run(_SHOW, url, env=environment)
         credentials = {entry["credential"] for entry in server.ledger["entries"]}

@@ -11,7 +11,7 @@ from tidegate.testing import FaultServer
 
 
 def filled(value, **ports):
-    """Return a JSON value with `{PORT2}` and the like filled in; `{PORT}` and dates are the server's to fill."""
+    """Return a JSON value with `{PORT2}` and the like filled in; `{PORT}` and dates are left as they are."""
     text = json.dumps(value)
     for name, port in ports.items():
         text = text.replace(f"{{{name}}}", str(port))

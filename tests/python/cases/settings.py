@@ -11,18 +11,20 @@ import socket
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
-from tidegate import APITimeoutError, Timeouts
 
 from cases import adapter, serving
 from cases.case import Check
 from cases.expect import unknown
 from cases.play import Planned, play
 from cases.tables import strangers
+from tidegate import APITimeoutError, Timeouts
 
 _OMITTED = "<omitted>"
 _SLACK_S = 0.3
+_DESCRIPTORS = Path("/proc/self/fd")
 _PROXY_NAMES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
 
@@ -101,7 +103,7 @@ def _environment(row, lenient):
         named = {name: value.replace("PROXYPORT", str(proxy.port)) for name, value in named.items()}
         taken = {*_PROXY_NAMES, *map(str.lower, _PROXY_NAMES), "REQUEST_METHOD"}
         environment = {name: value for name, value in os.environ.items() if name not in taken}
-        ran = subprocess.run(
+        ran = subprocess.run(  # noqa: S603 this interpreter
             [sys.executable, "-c", _ONE_REQUEST, target.url],
             env=environment | named | {"NO_PROXY": row["no_proxy"]},
             capture_output=True,
@@ -129,9 +131,9 @@ def socket_options(case):
 def _connected_to(port):
     """Return this process's open sockets that lead to a port of this host."""
     found = []
-    for name in os.listdir("/proc/self/fd"):
+    for entry in _DESCRIPTORS.iterdir():
         try:
-            candidate = socket.socket(fileno=os.dup(int(name)))
+            candidate = socket.socket(fileno=os.dup(int(entry.name)))
         except OSError:
             continue
         try:
@@ -145,7 +147,7 @@ def _connected_to(port):
 
 
 def _options(options, expect):
-    if not os.path.isdir("/proc/self/fd"):
+    if not _DESCRIPTORS.is_dir():
         pytest.skip("needs /proc to find the client's socket")
     levels = {name: getattr(socket, level) for level, name in options}
     with serving.server() as server:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import functools
 import re
 
 import pytest
-from tidegate._core import _probe
 
 from cases import http_script
 from cases.case import Check
 from cases.expect import unknown
+from tidegate._core import _probe
 
 _NOW = 1_772_366_400.0
 _SAMPLE_SEED = 1
@@ -88,7 +88,7 @@ def _tolerance(case):
 
 
 def _seconds(text):
-    return datetime.datetime.fromisoformat(text).timestamp()
+    return dt.datetime.fromisoformat(text).timestamp()
 
 
 def strangers(case, fields, expectations):

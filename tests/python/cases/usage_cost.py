@@ -6,13 +6,12 @@ import functools
 import json
 from decimal import Decimal
 
-from tidegate._core import _probe
-
 from cases import adapter, serving
 from cases.case import Check
 from cases.expect import counters
 from cases.play import Planned, play
 from cases.tables import strangers
+from tidegate._core import _probe
 
 _MODEL = "test-model"
 _FIELDS = frozenset(
@@ -49,7 +48,9 @@ def checks(case):
 
 
 def _allowed(row):
-    return {None if cost is None else Decimal(cost) for cost in (row["cost_usd"], row.get("or", row["cost_usd"]))}
+    return {
+        None if cost is None else Decimal(cost) for cost in (row["cost_usd"], row.get("or", row["cost_usd"]))
+    }
 
 
 def _hold(row, cost):
