@@ -38,6 +38,15 @@ simulate: ## Run the fleet simulator and print its figures beside those of commo
 plot: ## Draw docs/images/retry-storm.svg from the simulator
 	cargo run --release --quiet --example simulate -- --plot docs/images/retry-storm.svg
 
+check: layers test ## What continuous integration runs: format, layers, every test
+	cargo fmt --check
+
+layers: ## One file names reqwest, one asyncio, one the clock
+	@! grep -rlE 'reqwest::(Client|Proxy|Error)' src --include='*.rs' | grep -v '^src/transport/reqwest.rs$$'
+	@! grep -rlE '"asyncio"' src --include='*.rs' | grep -v '^src/python/bridge.rs$$'
+	@! grep -rlE 'SystemTime::now|std::time::Instant::now' src --include='*.rs' | grep -v '^src/clock.rs$$'
+	@! grep -rl 'pyo3::' src --include='*.rs' | grep -v '^src/python/'
+
 fmt: $(BIN)/maturin ## Format everything
 	cargo fmt
 	$(BIN)/ruff format --quiet .
@@ -47,4 +56,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help install demo test test-rust test-python simulate plot fmt clean
+.PHONY: check layers help install demo test test-rust test-python simulate plot fmt clean

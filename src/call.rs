@@ -223,7 +223,7 @@ impl Call {
             self.breaker(|breaker| breaker.first_byte(stream, first_byte));
         }
         // Before the place is given on: the next in line must not take it into the server's pause.
-        self.cool_down(now, verdict.class, verdict.hint);
+        self.cool_down(now, &verdict);
         self.settle(now, settlement);
         self.tell_attempt(now, verdict.class.as_str(), Some(status), request_id);
         if verdict.class != Class::Success {
@@ -405,11 +405,15 @@ impl Call {
         }
     }
 
-    /// A hint on an answer that says "too much" holds back the whole scope, not only this call.
-    fn cool_down(&self, now: Instant, class: Class, hint: Option<Duration>) {
-        if let Some(hint) = hint
-            && matches!(class, Class::RateLimit | Class::Overloaded)
-        {
+    /// A hint on an answer that says "too much" holds back the whole scope, not only this call. A plain 503 does
+    /// not: it speaks of one request or one backend as often as of all.
+    fn cool_down(&self, now: Instant, verdict: &Verdict) {
+        let shared = match verdict.class {
+            Class::RateLimit => true,
+            Class::Overloaded => verdict.status != 503,
+            _ => false,
+        };
+        if let Some(hint) = verdict.hint.filter(|_| shared) {
             self.scope.cool_down(now, now + hint.min(self.plan.retry.max_retry_after));
         }
     }
