@@ -7,14 +7,14 @@ use http::Method;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping};
-use tokio::task::AbortHandle;
 
 use super::blocking;
 use super::bridge::{self, Ticket};
 use super::errors::config_error;
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
 use super::response::{PyResponse, parse};
-use super::{encode, policy, runtime};
+use super::runtime::{self, Task};
+use super::{encode, policy};
 use crate::clock;
 use crate::config::{self, Limits};
 use crate::drive::{self, Order};
@@ -35,7 +35,8 @@ impl<T> PerProcess<T> {
         Self { current: Mutex::new((runtime::generation(), Arc::new(value))) }
     }
 
-    fn get(&self, build: impl FnOnce() -> PyResult<T>) -> PyResult<Arc<T>> {
+    /// Runs no Python: a thread that held the lock without the GIL would stop one that has it.
+    fn get(&self, build: impl FnOnce() -> Result<T, ConfigError>) -> Result<Arc<T>, ConfigError> {
         let mut current = self.current.lock();
         if current.0 != runtime::generation() {
             let built = (runtime::generation(), Arc::new(build()?));
@@ -94,6 +95,7 @@ impl PyEngine {
         log_file: Option<String>,
         seed: Option<u64>,
     ) -> PyResult<Self> {
+        let _inside = runtime::enter(py);
         let config = |error: ConfigError| config_error(py, &error);
         let limits = limits
             .into_iter()
@@ -126,6 +128,7 @@ impl PyEngine {
         http2: bool,
         proxy: Option<String>,
     ) -> PyResult<PyUpstream> {
+        let _inside = runtime::enter(slf.py());
         let config = UpstreamConfig {
             base_url,
             api_key,
@@ -153,7 +156,7 @@ impl PyEngine {
 
 impl PyEngine {
     fn current(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
-        self.engine.get(|| self.settings.build().map_err(|error| config_error(py, &error)))
+        self.engine.get(|| self.settings.build()).map_err(|error| config_error(py, &error))
     }
 }
 
@@ -185,6 +188,7 @@ impl PyUpstream {
         log_level: i32,
         context: Option<Py<PyAny>>,
     ) -> PyResult<Ticket> {
+        let _inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?;
         bridge::submit(py, context, |courier| job.spawn(courier, log_level))
     }
@@ -202,8 +206,9 @@ impl PyUpstream {
         content: Option<&Bound<'_, PyBytes>>,
         log_level: i32,
     ) -> PyResult<Py<PyResponse>> {
+        let mut inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?;
-        blocking::wait(py, |mailbox| job.spawn(mailbox, log_level))
+        blocking::wait(py, &mut inside, |mailbox| job.spawn(mailbox, log_level))
     }
 }
 
@@ -215,7 +220,7 @@ struct Job {
 }
 
 impl Job {
-    fn spawn(self, sink: impl Sink, log_level: i32) -> PyResult<AbortHandle> {
+    fn spawn(self, sink: impl Sink, log_level: i32) -> PyResult<Task> {
         let Self { engine, upstream, order } = self;
         let task = runtime::handle()?.spawn(async move {
             let mut promise = Promise { sink, kept: false };
@@ -225,7 +230,7 @@ impl Job {
             promise.kept = true;
             promise.sink.deliver(Delivery::Outcome(Box::new(outcome)));
         });
-        Ok(task.abort_handle())
+        Ok(Task::new(task.abort_handle()))
     }
 }
 
@@ -255,7 +260,8 @@ impl PyUpstream {
     ) -> PyResult<Job> {
         let config = |error: ConfigError| config_error(py, &error);
         let engine = self.engine.get().current(py)?;
-        let upstream = self.upstream.get(|| Upstream::new(&engine, self.config.clone()).map_err(config))?;
+        let build = || Upstream::new(&engine, self.config.clone());
+        let upstream = self.upstream.get(build).map_err(config)?;
         let body = match (json, content) {
             (Some(json), _) => Bytes::from(encode::to_json(json)?),
             (None, Some(content)) => Bytes::copy_from_slice(content.as_bytes()),
