@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Method;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMapping};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 
 use super::blocking;
 use super::bridge::{self, Ticket};
@@ -121,7 +121,7 @@ impl PyEngine {
         slf: &Bound<'_, Self>,
         base_url: String,
         api_key: Option<String>,
-        headers: &Bound<'_, PyMapping>,
+        headers: &Bound<'_, PyAny>,
         timeouts: Option<&Bound<'_, PyAny>>,
         max_attempts: Option<u32>,
         ca_bundle: Option<String>,
@@ -132,7 +132,7 @@ impl PyEngine {
         let config = UpstreamConfig {
             base_url,
             api_key,
-            headers: pairs(headers)?,
+            headers: self::headers(headers)?,
             timeouts: timeouts.map(policy::timeouts).transpose()?,
             max_attempts,
             transport: TransportOptions { ca_bundle, http2, proxy, ..TransportOptions::default() },
@@ -296,7 +296,8 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
             continue;
         }
         let seconds = || {
-            let seconds = value.extract::<f64>().map_err(|_| {
+            let number = value.extract::<f64>().ok().filter(|_| !value.is_instance_of::<PyBool>());
+            let seconds = number.ok_or_else(|| {
                 config(ConfigError::new(&name, value.to_string(), "must be a number of seconds"))
             })?;
             if seconds == 0.0 {
@@ -306,34 +307,30 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
         };
         match name.as_str() {
             "headers" => {
-                for (name, value) in pairs(value.cast::<PyMapping>()?)? {
+                for (name, value) in headers(&value)? {
                     let (name, value) = engine::header(&name, &value).map_err(config)?;
                     order.headers.insert(name, value);
                 }
             }
             "params" => {
-                order.url = upstream.url(path, &pairs(value.cast::<PyMapping>()?)?).map_err(config)?;
+                order.url = upstream.url(path, &query(&value)?).map_err(config)?;
             }
             "timeout" => order.timeouts.attempt = Some(seconds()?),
             "total_timeout" => order.timeouts.total = Some(seconds()?),
             "max_attempts" => {
-                order.max_attempts =
-                    value.extract::<u32>().ok().filter(|attempts| *attempts > 0).ok_or_else(|| {
-                        config(ConfigError::new(
-                            &name,
-                            value.to_string(),
-                            "must be a whole number, 1 or more",
-                        ))
-                    })?;
+                let number = value.extract::<u32>().ok().filter(|_| !value.is_instance_of::<PyBool>());
+                order.max_attempts = number.filter(|attempts| *attempts > 0).ok_or_else(|| {
+                    config(ConfigError::new(&name, value.to_string(), "must be a whole number, 1 or more"))
+                })?;
             }
             "tags" => {
-                let tags: Tags = pairs(value.cast::<PyMapping>()?)?.into_iter().collect();
-                order.tags = Some(Arc::new(tags));
+                order.tags = Some(Arc::new(value.extract::<Tags>()?));
             }
             "trace_id" => {
-                let text = value.extract::<String>()?;
-                order.trace_id = Some(TraceId::parse(&text).ok_or_else(|| {
-                    config(ConfigError::new(&name, text, "must be 32 lower-case hex digits, not all zero"))
+                let id = value.extract::<&str>().ok().and_then(TraceId::parse);
+                order.trace_id = Some(id.ok_or_else(|| {
+                    let rule = "must be 32 lower-case hex digits, not all zero";
+                    config(ConfigError::new(&name, value.to_string(), rule))
                 })?);
             }
             _ => return Err(config(ConfigError::new("option", name, "must be an option of a call"))),
@@ -342,17 +339,53 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
     Ok(())
 }
 
-/// A mapping of text to text; numbers and booleans are written as JSON writes them.
-fn pairs(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, String)>> {
+type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+fn items<'py>(field: &str, mapping: &Bound<'py, PyAny>) -> PyResult<Vec<Item<'py>>> {
+    let py = mapping.py();
+    let Ok(mapping) = mapping.cast::<PyMapping>() else {
+        let kind = mapping.get_type().qualname()?;
+        let rule = "must be a mapping of names to values";
+        return Err(config_error(py, &ConfigError::new(field, format!("({kind})"), rule)));
+    };
+    mapping.items()?.iter().map(|item| item.extract()).collect()
+}
+
+fn refused(field: &str, name: &Bound<'_, PyAny>, rule: &str) -> PyErr {
+    let field = name.repr().map_or_else(|_| field.to_owned(), |name| format!("{field}[{name}]"));
+    config_error(name.py(), &ConfigError::new(field, "***", rule))
+}
+
+/// Headers are text and nothing else: the text of `None` or of bytes is never what was meant.
+fn headers(mapping: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    let texts = items("headers", mapping)?.into_iter().map(|(name, value)| {
+        let pair = name.extract().and_then(|text| Ok((text, value.extract()?)));
+        pair.map_err(|_| refused("headers", &name, "must be a string, as its name"))
+    });
+    texts.collect()
+}
+
+/// Query parameters. Each item of a list is one; `None` is none; booleans are written as in JSON.
+fn query(mapping: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    const RULE: &str = "must be a string, a number, a boolean, None, or a list of these";
     let mut pairs = Vec::new();
-    for item in mapping.items()?.iter() {
-        let (name, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
-        let text = if let Ok(truth) = value.extract::<bool>() {
-            truth.to_string()
-        } else {
-            value.str()?.to_string()
-        };
-        pairs.push((name, text));
+    for (name, value) in items("params", mapping)? {
+        let text =
+            name.extract::<String>().map_err(|_| refused("params", &name, "must be named by a string"))?;
+        let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
+        let values = if is_list { value.try_iter()?.collect::<PyResult<Vec<_>>>()? } else { vec![value] };
+        for value in values {
+            if let Ok(truth) = value.cast::<PyBool>() {
+                pairs.push((text.clone(), truth.is_true().to_string()));
+            } else if value.is_instance_of::<PyString>()
+                || value.is_instance_of::<PyInt>()
+                || value.is_instance_of::<PyFloat>()
+            {
+                pairs.push((text.clone(), value.str()?.to_string()));
+            } else if !value.is_none() {
+                return Err(refused("params", &name, RULE));
+            }
+        }
     }
     Ok(pairs)
 }
