@@ -130,7 +130,12 @@ class ClientSettings:
             dataclasses.replace(self.gate.timeouts, **named) if named else self.gate.timeouts
         )
         for name in ("base_url", "proxy"):
-            _typed(name, type(given[name]), given[name] is None or isinstance(given[name], str), "must be a URL, as text")
+            _typed(
+                name,
+                type(given[name]),
+                given[name] is None or isinstance(given[name], str),
+                "must be a URL, as text",
+            )
         ca_bundle = given["ca_bundle"]
         is_path = ca_bundle is None or isinstance(ca_bundle, str | os.PathLike)
         _typed("ca_bundle", ca_bundle, is_path, "must be the path of a file")

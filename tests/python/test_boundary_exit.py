@@ -1,4 +1,4 @@
-"""A process ends as its script says, whatever is in flight: never by a signal, never late, never with noise."""
+"""A process ends as its script says, whatever is in flight: not by a signal, not late, without noise."""
 
 import os
 

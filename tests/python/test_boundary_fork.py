@@ -100,8 +100,8 @@ async def main():
         work()
         sys.exit(0)
     assert await asyncio.gather(*tasks) == [f"slow-{n}" for n in range(30)]
-    # The child, in closing its copy of the loop, has taken the loop's own wake-up out of the epoll set that the
-    # two share: only timers are left here.
+    # The child, in closing its copy of the loop, has taken the loop's own wake-up out of the epoll set
+    # that the two share: only timers are left here.
     while not (status := os.waitpid(pid, os.WNOHANG))[0]:
         await asyncio.sleep(0.01)
     assert status[1] == 0

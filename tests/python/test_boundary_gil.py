@@ -13,8 +13,6 @@ from tidegate.testing import FaultServer
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
-
-
 def pace(busy):
     """Return the share of wall time that a counting thread gets."""
     started, ran = time.monotonic(), time.thread_time()
