@@ -161,10 +161,10 @@ impl Ticket {
 #[pymethods]
 impl LoopQueue {
     /// Called by the loop when there is something to collect.
-    fn _drain(&self, py: Python<'_>) -> PyResult<()> {
+    fn _drain(&self, py: Python<'_>) {
         let _inside = runtime::enter(py);
         if self.generation != runtime::generation() {
-            return Ok(());
+            return;
         }
         if let Some(mut socket) = self.readable.as_ref() {
             let mut bytes = [0; 64];
@@ -176,7 +176,6 @@ impl LoopQueue {
                 error.write_unraisable(py, Some(self.event_loop.bind(py)));
             }
         }
-        Ok(())
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

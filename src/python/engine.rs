@@ -348,7 +348,7 @@ fn items<'py>(field: &str, mapping: &Bound<'py, PyAny>) -> PyResult<Vec<Item<'py
         let rule = "must be a mapping of names to values";
         return Err(config_error(py, &ConfigError::new(field, format!("({kind})"), rule)));
     };
-    mapping.items()?.iter().map(|item| item.extract()).collect()
+    mapping.items()?.iter().map(|item| item.extract::<Item<'_>>()).collect()
 }
 
 fn refused(field: &str, name: &Bound<'_, PyAny>, rule: &str) -> PyErr {
