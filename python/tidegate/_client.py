@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidegate import _core
 from tidegate._errors import ConfigError
+from tidegate._fields import known_keywords
 from tidegate._log import NOTHING, level_for_calls
 from tidegate._settings import CallOptions, ClientOptions, ClientSettings, Closed, call_options
 
@@ -38,6 +39,7 @@ def info(answer: object) -> CallInfo:
 class _BaseClient:
     """What the two clients have in common."""
 
+    @known_keywords("", secret=True)
     def __init__(
         self,
         base_url: str | None = None,

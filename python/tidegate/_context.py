@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from tidegate._errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -40,6 +41,8 @@ def merged(outer: dict[str, str], labels: Mapping[str, object]) -> dict[str, str
     Raises:
         ConfigError: A name or a value is not fit for a label, or there are too many.
     """
+    if not isinstance(labels, Mapping):
+        raise ConfigError("tags", labels, "must be a mapping of names to strings")
     for name, value in labels.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(

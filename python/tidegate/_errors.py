@@ -71,7 +71,7 @@ class EncodeError(TidegateError, ValueError):
     """A request that cannot be written as JSON.
 
     Attributes:
-        path: Where in the request, as JSONPath: ``$.messages[0].content``.
+        path: Where in the request, as it is written in Python: ``json.messages[0].content``.
         problem: What is wrong there.
     """
 

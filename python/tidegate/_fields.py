@@ -32,8 +32,13 @@ def unknown_field(prefix: str, name: str, value: object, known: Iterable[str]) -
     return ConfigError(field, value, f"is not a setting here; {guess}The settings are {', '.join(names)}")
 
 
-def known_keywords(prefix: str) -> Callable[[_F], _F]:
-    """Make a function refuse unknown keywords with a `ConfigError` instead of a bare ``TypeError``."""
+def known_keywords(prefix: str, *, secret: bool = False) -> Callable[[_F], _F]:
+    """Make a function refuse unknown keywords with a `ConfigError` instead of a bare ``TypeError``.
+
+    Args:
+        prefix: Dotted place of the keywords; ``""`` for the top.
+        secret: The error does not show the value: it may be that of a misspelt credential.
+    """
 
     def decorate(function: _F) -> _F:
         code = function.__code__
@@ -42,7 +47,7 @@ def known_keywords(prefix: str) -> Callable[[_F], _F]:
         @functools.wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:
             for name in keywords.keys() - known:
-                raise unknown_field(prefix, name, keywords[name], known)
+                raise unknown_field(prefix, name, "***" if secret else keywords[name], known)
             return function(*args, **keywords)
 
         return checked  # type: ignore[return-value]

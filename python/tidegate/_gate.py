@@ -72,8 +72,8 @@ class Gate:
             "breaker": _instance("breaker", breaker, BreakerPolicy, optional=True),
             "retry_budget": _instance("retry_budget", retry_budget, RetryBudget, optional=True),
             "prices": Prices(prices) if isinstance(prices, Mapping) else prices,
-            "log_file": None if log_file is None else os.fspath(log_file),
-            "seed": seed,
+            "log_file": _path("log_file", log_file),
+            "seed": _seed(seed),
         }
         table = _instance("prices", self._settings["prices"], Prices, optional=True)
         self._timeouts = timeouts
@@ -116,6 +116,20 @@ def _instance(field: str, value: object, cls: type, *, optional: bool) -> Any:
         return value
     off = "; None turns it off" if optional else ""
     raise ConfigError(field, repr(value), f"must be a {cls.__name__}{off}")
+
+
+def _path(field: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(field, repr(value), "must be the path of a file")
+    return os.fsdecode(value)
+
+
+def _seed(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64):
+        return value
+    raise ConfigError("seed", repr(value), "must be a whole number, 0 or more and less than 2**64")
 
 
 def _by_pattern(limits: object) -> list[tuple[str, Limits]]:

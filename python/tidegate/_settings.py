@@ -128,11 +128,21 @@ class ClientSettings:
         self.timeouts: Timeouts = (
             dataclasses.replace(self.gate.timeouts, **named) if named else self.gate.timeouts
         )
+        for name in ("base_url", "proxy"):
+            _typed(
+                name,
+                type(given[name]),
+                given[name] is None or isinstance(given[name], str),
+                "must be a URL, as text",
+            )
         ca_bundle = given["ca_bundle"]
+        is_path = ca_bundle is None or isinstance(ca_bundle, str | os.PathLike)
+        _typed("ca_bundle", ca_bundle, is_path, "must be the path of a file")
+        _typed("http2", given["http2"], isinstance(given["http2"], bool), "must be True or False")
         self.upstream = self.gate._engine.upstream(
             base_url=given["base_url"] or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL,
             api_key=given["api_key"].reveal(),
-            headers=dict(given["headers"] or {}),
+            headers={} if given["headers"] is None else given["headers"],
             timeouts=self.timeouts if named else None,
             max_attempts=_attempts(given["max_retries"]),
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle),
@@ -150,6 +160,11 @@ class ClientSettings:
     def shown_url(self) -> str:
         """The base URL without its query, which may hold a key."""
         return self.upstream.base_url.split("?", 1)[0]
+
+
+def _typed(field: str, value: object, right: bool, rule: str) -> None:  # noqa: FBT001 said of the value
+    if not right:
+        raise ConfigError(field, repr(value), rule)
 
 
 def _attempts(max_retries: object) -> int | None:

@@ -6,11 +6,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use tokio::task::AbortHandle;
 
 use super::outcome::{Delivery, Sink, into_python, lost};
 use super::response::PyResponse;
-use super::runtime;
+use super::runtime::{self, Inside, Task};
 
 /// How often the main thread looks for signals: well below what a person feels as a delay.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
@@ -44,11 +43,11 @@ impl Mailbox {
     }
 }
 
-struct AbortOnDrop(AbortHandle);
+struct StopOnDrop(Task);
 
-impl Drop for AbortOnDrop {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.0.abort();
+        self.0.stop();
     }
 }
 
@@ -56,14 +55,15 @@ impl Drop for AbortOnDrop {
 /// signal handler, in which case the call is stopped.
 pub(crate) fn wait(
     py: Python<'_>,
-    start: impl FnOnce(Arc<Mailbox>) -> PyResult<AbortHandle>,
+    inside: &mut Inside,
+    start: impl FnOnce(Arc<Mailbox>) -> PyResult<Task>,
 ) -> PyResult<Py<PyResponse>> {
     let mailbox = Arc::new(Mailbox::default());
-    let _abort = AbortOnDrop(start(Arc::clone(&mailbox))?);
+    let _stop = StopOnDrop(start(Arc::clone(&mailbox))?);
     // Signal handlers run on the main thread alone.
     let patience = on_main_thread(py)?.then_some(SIGNAL_CHECK);
     loop {
-        for delivery in runtime::detached(py, || mailbox.wait(patience)) {
+        for delivery in runtime::detached(py, inside, || mailbox.wait(patience)) {
             match delivery {
                 Delivery::Event(record) => record.log(py, None)?,
                 Delivery::Outcome(outcome) => return into_python(py, *outcome),

@@ -4,27 +4,25 @@
 //! byte to a socket that the loop watches with `add_reader`. The loop's own thread then drains the inbox and
 //! resolves plain asyncio futures. No tokio thread touches the interpreter.
 //!
-//! A loop without `add_reader` (Windows' proactor) is woken through pyo3-async-runtimes instead; all else is
-//! the same.
+//! A loop without `add_reader` (Windows' proactor) is woken by a thread of Python's with
+//! `call_soon_threadsafe` instead; all else is the same.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-use pyo3::exceptions::PyNotImplementedError;
+use parking_lot::{Condvar, Mutex};
+use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCFunction, PyWeakrefReference};
+use pyo3::types::{PyCFunction, PyDict, PyWeakrefReference};
 use pyo3::{PyTraverseError, PyVisit, intern};
 use slab::Slab;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
 use super::outcome::{Delivery, Sink, into_python, lost};
+use super::runtime::{self, Task};
 
 /// Names one pending future; the serial tells a reused slot from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +36,7 @@ struct Pending {
     future: Py<PyAny>,
     /// The caller's `contextvars`, in which its log records are made; `None` where nothing is logged.
     context: Option<Py<PyAny>>,
-    abort: Option<AbortHandle>,
+    task: Option<Task>,
 }
 
 #[derive(Default)]
@@ -55,7 +53,44 @@ pub(crate) struct Inbox {
 
 enum Wake {
     Socket(UnixStream),
-    Notify(Notify),
+    Thread(Bell),
+}
+
+/// Rung for the thread that wakes a loop without `add_reader`.
+#[derive(Default)]
+struct Bell {
+    state: Mutex<Ring>,
+    rung: Condvar,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Ring {
+    #[default]
+    Silent,
+    Rung,
+    /// The loop is gone.
+    Last,
+}
+
+impl Bell {
+    fn ring(&self, ring: Ring) {
+        let mut state = self.state.lock();
+        if *state != Ring::Last {
+            *state = ring;
+        }
+        self.rung.notify_one();
+    }
+
+    /// Whether there will be another ring.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        self.rung.wait_while(&mut state, |state| *state == Ring::Silent);
+        let last = *state == Ring::Last;
+        if !last {
+            *state = Ring::Silent;
+        }
+        !last
+    }
 }
 
 impl Inbox {
@@ -69,7 +104,7 @@ impl Inbox {
             match &self.wake {
                 // A full socket means that the loop has been told; a closed one, that it is gone.
                 Wake::Socket(socket) => drop((&*socket).write(&[1])),
-                Wake::Notify(notify) => notify.notify_one(),
+                Wake::Thread(bell) => bell.ring(Ring::Rung),
             }
         }
     }
@@ -87,15 +122,15 @@ impl Sink for Courier {
     }
 }
 
-/// One per running loop; lives as long as the loop watches its socket.
+/// One per running loop; lives as long as the loop, which watches its socket or has it as an attribute.
 #[pyclass(frozen, weakref, module = "tidegate._core")]
 pub(crate) struct LoopQueue {
     event_loop: Py<PyAny>,
     inbox: Arc<Inbox>,
     slots: Mutex<Slots>,
     readable: Option<UnixStream>,
-    /// Whether the fallback's waker is under way.
-    armed: AtomicBool,
+    /// The process it belongs to. A fork shares its socket with the parent and must not read from it.
+    generation: u64,
 }
 
 /// A call under way.
@@ -115,12 +150,22 @@ impl Ticket {
     fn cancel(&self) {
         self.queue.get().forget(self.key);
     }
+
+    /// A task whose loop is gone is a cycle through its ticket.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.queue)?;
+        visit.call(&self.future)
+    }
 }
 
 #[pymethods]
 impl LoopQueue {
     /// Called by the loop when there is something to collect.
-    fn _drain(&self, py: Python<'_>) -> PyResult<()> {
+    fn _drain(&self, py: Python<'_>) {
+        let _inside = runtime::enter(py);
+        if self.generation != runtime::generation() {
+            return;
+        }
         if let Some(mut socket) = self.readable.as_ref() {
             let mut bytes = [0; 64];
             while matches!(socket.read(&mut bytes), Ok(n) if n == bytes.len()) {}
@@ -131,7 +176,6 @@ impl LoopQueue {
                 error.write_unraisable(py, Some(self.event_loop.bind(py)));
             }
         }
-        Ok(())
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -139,6 +183,7 @@ impl LoopQueue {
         if let Some(slots) = self.slots.try_lock() {
             for (_, pending) in &slots.slab {
                 visit.call(&pending.future)?;
+                visit.call(&pending.context)?;
             }
         }
         Ok(())
@@ -147,9 +192,15 @@ impl LoopQueue {
 
 impl Drop for LoopQueue {
     fn drop(&mut self) {
+        if self.generation != runtime::generation() {
+            return;
+        }
+        if let Wake::Thread(bell) = &self.inbox.wake {
+            bell.ring(Ring::Last);
+        }
         for (_, pending) in &self.slots.get_mut().slab {
-            if let Some(abort) = &pending.abort {
-                abort.abort();
+            if let Some(task) = &pending.task {
+                task.stop();
             }
         }
     }
@@ -190,36 +241,38 @@ impl LoopQueue {
     }
 
     fn forget(&self, key: Key) {
-        if let Some(abort) = self.take(key).and_then(|pending| pending.abort) {
-            abort.abort();
+        if let Some(task) = self.take(key).and_then(|pending| pending.task) {
+            task.stop();
         }
     }
 
-    /// The fallback's waker: one awaitable of pyo3-async-runtimes at a time, while calls are pending.
-    fn arm(slf: &Bound<'_, Self>) -> PyResult<()> {
+    /// Starts the thread that wakes the loop where the loop cannot watch a socket. It ends with the queue.
+    fn start_waker(slf: &Bound<'_, Self>) -> PyResult<()> {
         let py = slf.py();
-        let this = slf.get();
-        if !matches!(this.inbox.wake, Wake::Notify(_)) || this.armed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let inbox = Arc::clone(&this.inbox);
-        let woken = pyo3_async_runtimes::tokio::future_into_py(py, async move {
-            if let Wake::Notify(notify) = &inbox.wake {
-                notify.notified().await;
+        let inbox = Arc::clone(&slf.get().inbox);
+        let weak = PyWeakrefReference::new(slf.as_any())?.unbind();
+        let wake = PyCFunction::new_closure(py, None, None, move |args, _| -> PyResult<()> {
+            let py = args.py();
+            let mut inside = runtime::enter(py);
+            let Wake::Thread(bell) = &inbox.wake else { return Ok(()) };
+            while runtime::detached(py, &mut inside, || bell.wait()) {
+                let Some(queue) = weak.bind(py).upgrade() else { return Ok(()) };
+                let drain = queue.getattr(intern!(py, "_drain"))?;
+                let event_loop = queue.cast::<Self>()?.get().event_loop.bind(py);
+                match event_loop.call_method1(intern!(py, "call_soon_threadsafe"), (drain,)) {
+                    // The loop is closed.
+                    Err(error) if error.is_instance_of::<PyRuntimeError>(py) => return Ok(()),
+                    other => drop(other?),
+                }
             }
             Ok(())
         })?;
-        let queue = slf.clone().unbind();
-        let collect = PyCFunction::new_closure(py, None, None, move |args, _| -> PyResult<()> {
-            let queue = queue.bind(args.py());
-            let this = queue.get();
-            this.armed.store(false, Ordering::Release);
-            this._drain(args.py())?;
-            let calls_pending = !this.slots.lock().slab.is_empty();
-            if calls_pending { Self::arm(queue) } else { Ok(()) }
-        })?;
-        woken.call_method1(intern!(py, "add_done_callback"), (collect,))?;
-        Ok(())
+        let settings = PyDict::new(py);
+        settings.set_item("target", wake)?;
+        settings.set_item("name", "tidegate-waker")?;
+        settings.set_item("daemon", true)?;
+        let thread = py.import("threading")?.call_method("Thread", (), Some(&settings))?;
+        thread.call_method0("start").map(drop)
     }
 }
 
@@ -235,7 +288,7 @@ thread_local! {
 pub(crate) fn submit(
     py: Python<'_>,
     context: Option<Py<PyAny>>,
-    start: impl FnOnce(Courier) -> PyResult<AbortHandle>,
+    start: impl FnOnce(Courier) -> PyResult<Task>,
 ) -> PyResult<Ticket> {
     let event_loop = running_loop(py)?;
     let queue = queue_of(py, &event_loop)?;
@@ -245,13 +298,13 @@ pub(crate) fn submit(
         let mut slots = this.slots.lock();
         slots.serial += 1;
         let serial = slots.serial;
-        let pending = Pending { serial, future: future.clone_ref(py), context, abort: None };
+        let pending = Pending { serial, future: future.clone_ref(py), context, task: None };
         Key { slot: slots.slab.insert(pending), serial }
     };
     match start(Courier { inbox: Arc::clone(&this.inbox), key }) {
-        Ok(abort) => {
+        Ok(task) => {
             if let Some(pending) = this.slots.lock().slab.get_mut(key.slot) {
-                pending.abort = Some(abort);
+                pending.task = Some(task);
             }
         }
         Err(error) => {
@@ -259,7 +312,6 @@ pub(crate) fn submit(
             return Err(error);
         }
     }
-    LoopQueue::arm(&queue)?;
     Ok(Ticket { queue: queue.unbind(), key, future })
 }
 
@@ -277,7 +329,8 @@ fn queue_of<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<Bo
         else {
             continue;
         };
-        if queue.get().event_loop.is(event_loop) {
+        let current = queue.get().generation == runtime::generation();
+        if current && queue.get().event_loop.is(event_loop) {
             alive.insert(0, weak);
             found = Some(queue);
         } else {
@@ -306,7 +359,7 @@ fn new_queue<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<B
             inbox: Arc::new(Inbox { deliveries: Mutex::default(), wake }),
             slots: Mutex::default(),
             readable,
-            armed: AtomicBool::new(false),
+            generation: runtime::generation(),
         };
         Bound::new(py, queue)
     };
@@ -315,7 +368,10 @@ fn new_queue<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<B
     match event_loop.call_method1(intern!(py, "add_reader"), (fd, drain)) {
         Ok(_) => Ok(queue),
         Err(error) if error.is_instance_of::<PyNotImplementedError>(py) => {
-            build(Wake::Notify(Notify::new()), None)
+            let queue = build(Wake::Thread(Bell::default()), None)?;
+            event_loop.setattr(intern!(py, "_tidegate_queue"), &queue)?;
+            LoopQueue::start_waker(&queue)?;
+            Ok(queue)
         }
         Err(error) => Err(error),
     }

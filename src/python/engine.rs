@@ -6,16 +6,16 @@ use bytes::Bytes;
 use http::Method;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMapping};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::value::RawValue;
-use tokio::task::AbortHandle;
 
 use super::blocking;
 use super::bridge::{self, Ticket};
 use super::errors::config_error;
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
 use super::response::{PyResponse, parse};
-use super::{encode, policy, runtime};
+use super::runtime::{self, Task};
+use super::{encode, policy};
 use crate::clock;
 use crate::config::{self, Limits};
 use crate::drive::{self, Order};
@@ -36,7 +36,8 @@ impl<T> PerProcess<T> {
         Self { current: Mutex::new((runtime::generation(), Arc::new(value))) }
     }
 
-    fn get(&self, build: impl FnOnce() -> PyResult<T>) -> PyResult<Arc<T>> {
+    /// Runs no Python: a thread that held the lock without the GIL would stop one that has it.
+    fn get(&self, build: impl FnOnce() -> Result<T, ConfigError>) -> Result<Arc<T>, ConfigError> {
         let mut current = self.current.lock();
         if current.0 != runtime::generation() {
             let built = (runtime::generation(), Arc::new(build()?));
@@ -96,6 +97,7 @@ impl PyEngine {
         log_file: Option<String>,
         seed: Option<u64>,
     ) -> PyResult<Self> {
+        let _inside = runtime::enter(py);
         let config = |error: ConfigError| config_error(py, &error);
         let limits = limits
             .into_iter()
@@ -121,17 +123,18 @@ impl PyEngine {
         slf: &Bound<'_, Self>,
         base_url: String,
         api_key: Option<String>,
-        headers: &Bound<'_, PyMapping>,
+        headers: &Bound<'_, PyAny>,
         timeouts: Option<&Bound<'_, PyAny>>,
         max_attempts: Option<u32>,
         ca_bundle: Option<String>,
         http2: bool,
         proxy: Option<String>,
     ) -> PyResult<PyUpstream> {
+        let _inside = runtime::enter(slf.py());
         let config = UpstreamConfig {
             base_url,
             api_key,
-            headers: pairs(headers)?,
+            headers: self::headers(headers)?,
             timeouts: timeouts.map(policy::timeouts).transpose()?,
             max_attempts,
             transport: TransportOptions { ca_bundle, http2, proxy, ..TransportOptions::default() },
@@ -155,7 +158,7 @@ impl PyEngine {
 
 impl PyEngine {
     fn current(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
-        self.engine.get(|| self.settings.build().map_err(|error| config_error(py, &error)))
+        self.engine.get(|| self.settings.build()).map_err(|error| config_error(py, &error))
     }
 }
 
@@ -188,6 +191,7 @@ impl PyUpstream {
         log_level: i32,
         context: Option<Py<PyAny>>,
     ) -> PyResult<Ticket> {
+        let _inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?;
         bridge::submit(py, context, |courier| job.spawn(courier, log_level))
     }
@@ -205,8 +209,9 @@ impl PyUpstream {
         content: Option<&Bound<'_, PyBytes>>,
         log_level: i32,
     ) -> PyResult<Py<PyResponse>> {
+        let mut inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?;
-        blocking::wait(py, |mailbox| job.spawn(mailbox, log_level))
+        blocking::wait(py, &mut inside, |mailbox| job.spawn(mailbox, log_level))
     }
 }
 
@@ -218,7 +223,7 @@ struct Job {
 }
 
 impl Job {
-    fn spawn(self, sink: impl Sink, log_level: i32) -> PyResult<AbortHandle> {
+    fn spawn(self, sink: impl Sink, log_level: i32) -> PyResult<Task> {
         let Self { engine, upstream, order } = self;
         let task = runtime::handle()?.spawn(async move {
             let mut promise = Promise { sink, kept: false };
@@ -228,7 +233,7 @@ impl Job {
             promise.kept = true;
             promise.sink.deliver(Delivery::Outcome(Box::new(outcome)));
         });
-        Ok(task.abort_handle())
+        Ok(Task::new(task.abort_handle()))
     }
 }
 
@@ -258,7 +263,8 @@ impl PyUpstream {
     ) -> PyResult<Job> {
         let config = |error: ConfigError| config_error(py, &error);
         let engine = self.engine.get().current(py)?;
-        let upstream = self.upstream.get(|| Upstream::new(&engine, self.config.clone()).map_err(config))?;
+        let build = || Upstream::new(&engine, self.config.clone());
+        let upstream = self.upstream.get(build).map_err(config)?;
         let body = match (json, content) {
             (Some(json), _) => Bytes::from(encode::to_json(json)?),
             (None, Some(content)) => Bytes::copy_from_slice(content.as_bytes()),
@@ -293,7 +299,8 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
             continue;
         }
         let seconds = || {
-            let seconds = value.extract::<f64>().map_err(|_| {
+            let number = value.extract::<f64>().ok().filter(|_| !value.is_instance_of::<PyBool>());
+            let seconds = number.ok_or_else(|| {
                 config(ConfigError::new(&name, value.to_string(), "must be a number of seconds"))
             })?;
             if seconds == 0.0 {
@@ -303,34 +310,30 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
         };
         match name.as_str() {
             "headers" => {
-                for (name, value) in pairs(value.cast::<PyMapping>()?)? {
+                for (name, value) in headers(&value)? {
                     let (name, value) = engine::header(&name, &value).map_err(config)?;
                     order.headers.insert(name, value);
                 }
             }
             "params" => {
-                order.url = upstream.url(path, &pairs(value.cast::<PyMapping>()?)?).map_err(config)?;
+                order.url = upstream.url(path, &query(&value)?).map_err(config)?;
             }
             "timeout" => order.timeouts.attempt = Some(seconds()?),
             "total_timeout" => order.timeouts.total = Some(seconds()?),
             "max_attempts" => {
-                order.max_attempts =
-                    value.extract::<u32>().ok().filter(|attempts| *attempts > 0).ok_or_else(|| {
-                        config(ConfigError::new(
-                            &name,
-                            value.to_string(),
-                            "must be a whole number, 1 or more",
-                        ))
-                    })?;
+                let number = value.extract::<u32>().ok().filter(|_| !value.is_instance_of::<PyBool>());
+                order.max_attempts = number.filter(|attempts| *attempts > 0).ok_or_else(|| {
+                    config(ConfigError::new(&name, value.to_string(), "must be a whole number, 1 or more"))
+                })?;
             }
             "tags" => {
-                let tags: Tags = pairs(value.cast::<PyMapping>()?)?.into_iter().collect();
-                order.tags = Some(Arc::new(tags));
+                order.tags = Some(Arc::new(value.extract::<Tags>()?));
             }
             "trace_id" => {
-                let text = value.extract::<String>()?;
-                order.trace_id = Some(TraceId::parse(&text).ok_or_else(|| {
-                    config(ConfigError::new(&name, text, "must be 32 lower-case hex digits, not all zero"))
+                let id = value.extract::<&str>().ok().and_then(TraceId::parse);
+                order.trace_id = Some(id.ok_or_else(|| {
+                    let rule = "must be 32 lower-case hex digits, not all zero";
+                    config(ConfigError::new(&name, value.to_string(), rule))
                 })?);
             }
             _ => return Err(config(ConfigError::new("option", name, "must be an option of a call"))),
@@ -355,17 +358,53 @@ fn price_book(json: &str) -> Result<PriceBook, ConfigError> {
     }
 }
 
-/// A mapping of text to text; numbers and booleans are written as JSON writes them.
-fn pairs(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, String)>> {
+type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+fn items<'py>(field: &str, mapping: &Bound<'py, PyAny>) -> PyResult<Vec<Item<'py>>> {
+    let py = mapping.py();
+    let Ok(mapping) = mapping.cast::<PyMapping>() else {
+        let kind = mapping.get_type().qualname()?;
+        let rule = "must be a mapping of names to values";
+        return Err(config_error(py, &ConfigError::new(field, format!("({kind})"), rule)));
+    };
+    mapping.items()?.iter().map(|item| item.extract::<Item<'_>>()).collect()
+}
+
+fn refused(field: &str, name: &Bound<'_, PyAny>, rule: &str) -> PyErr {
+    let field = name.repr().map_or_else(|_| field.to_owned(), |name| format!("{field}[{name}]"));
+    config_error(name.py(), &ConfigError::new(field, "***", rule))
+}
+
+/// Headers are text and nothing else: the text of `None` or of bytes is never what was meant.
+fn headers(mapping: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    let texts = items("headers", mapping)?.into_iter().map(|(name, value)| {
+        let pair = name.extract().and_then(|text| Ok((text, value.extract()?)));
+        pair.map_err(|_| refused("headers", &name, "must be a string, as its name"))
+    });
+    texts.collect()
+}
+
+/// Query parameters. Each item of a list is one; `None` is none; booleans are written as in JSON.
+fn query(mapping: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    const RULE: &str = "must be a string, a number, a boolean, None, or a list of these";
     let mut pairs = Vec::new();
-    for item in mapping.items()?.iter() {
-        let (name, value) = item.extract::<(String, Bound<'_, PyAny>)>()?;
-        let text = if let Ok(truth) = value.extract::<bool>() {
-            truth.to_string()
-        } else {
-            value.str()?.to_string()
-        };
-        pairs.push((name, text));
+    for (name, value) in items("params", mapping)? {
+        let text =
+            name.extract::<String>().map_err(|_| refused("params", &name, "must be named by a string"))?;
+        let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
+        let values = if is_list { value.try_iter()?.collect::<PyResult<Vec<_>>>()? } else { vec![value] };
+        for value in values {
+            if let Ok(truth) = value.cast::<PyBool>() {
+                pairs.push((text.clone(), truth.is_true().to_string()));
+            } else if value.is_instance_of::<PyString>()
+                || value.is_instance_of::<PyInt>()
+                || value.is_instance_of::<PyFloat>()
+            {
+                pairs.push((text.clone(), value.str()?.to_string()));
+            } else if !value.is_none() {
+                return Err(refused("params", &name, RULE));
+            }
+        }
     }
     Ok(pairs)
 }

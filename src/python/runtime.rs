@@ -1,23 +1,34 @@
 //! The tokio runtime's life inside a Python process: made on first use, replaced after a fork, stopped at exit.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::AbortHandle;
 
 /// Locked only by threads that are attached to the interpreter and for a few instructions, so that no fork can
 /// find it held.
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static EXITING: AtomicBool = AtomicBool::new(false);
-/// Threads between the end of a wait and their return to the interpreter.
-static RETURNING: AtomicUsize = AtomicUsize::new(0);
+/// The thread that ends the process.
+static EXITING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
+/// Threads inside this module that run Python, or are about to.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// How much of `INSIDE` is this thread's.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
 
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+const EXIT_CHECK: Duration = Duration::from_millis(1);
 
 /// How many forks lie between this process and the one that imported the module. What belongs to another
 /// number holds locks and threads that exist no longer: it must not be touched, nor dropped.
@@ -54,40 +65,110 @@ pub(crate) fn handle() -> PyResult<Handle> {
 #[pyfunction]
 pub(crate) fn _after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Release);
+    INSIDE.store(DEPTH.get(), Ordering::SeqCst);
     std::mem::forget(RUNTIME.lock().take());
 }
 
 /// For `atexit`: stops the runtime within a second. Calls in flight are dropped, which closes their
-/// connections; a daemon thread that waits for one is left waiting, because attaching to an interpreter that
-/// is being finalised kills the process.
+/// connections; a daemon thread that waits for one is left waiting.
 #[pyfunction]
 pub(crate) fn _at_exit(py: Python<'_>) {
+    *EXITING_THREAD.lock() = Some(thread::current().id());
     EXITING.store(true, Ordering::SeqCst);
     let runtime = RUNTIME.lock().take();
+    let own = DEPTH.get();
     py.detach(|| {
         if let Some(runtime) = runtime {
             runtime.shutdown_timeout(EXIT_PATIENCE);
         }
         let deadline = crate::clock::now() + EXIT_PATIENCE;
-        while RETURNING.load(Ordering::SeqCst) != 0 && crate::clock::now() < deadline {
-            thread::yield_now();
+        while INSIDE.load(Ordering::SeqCst) > own && crate::clock::now() < deadline {
+            thread::park_timeout(EXIT_CHECK);
         }
     });
 }
 
+/// Held by a thread while it runs Python from here. Until 3.14, an interpreter that is being finalised ends
+/// other threads where they next ask for the GIL, by unwinding their stack, and a stack with Rust on it cannot
+/// be unwound so: the process would abort. Hence `_at_exit` waits until nobody is inside, and then nobody gets
+/// in: daemon threads that try are left waiting.
+pub(crate) struct Inside {
+    here: PhantomData<*const ()>,
+}
+
+/// Counts this thread in, or keeps it here for ever if the process is ending.
+pub(crate) fn enter(py: Python<'_>) -> Inside {
+    if !count_in() {
+        py.detach(wait_for_the_end);
+    }
+    Inside { here: PhantomData }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        count_out();
+    }
+}
+
+fn count_in() -> bool {
+    INSIDE.fetch_add(1, Ordering::SeqCst);
+    DEPTH.set(DEPTH.get() + 1);
+    let welcome = !EXITING.load(Ordering::SeqCst) || *EXITING_THREAD.lock() == Some(thread::current().id());
+    if !welcome {
+        count_out();
+    }
+    welcome
+}
+
+fn count_out() {
+    DEPTH.set(DEPTH.get().saturating_sub(1));
+    INSIDE.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn wait_for_the_end() {
+    loop {
+        thread::park();
+    }
+}
+
 /// Runs `wait` without the interpreter, and comes back only while there is one to come back to.
-pub(crate) fn detached<T: Send>(py: Python<'_>, wait: impl FnOnce() -> T + Send) -> T {
-    let result = py.detach(|| {
+pub(crate) fn detached<T: Send>(py: Python<'_>, inside: &mut Inside, wait: impl FnOnce() -> T + Send) -> T {
+    let _: PhantomData<*const ()> = inside.here;
+    py.detach(|| {
+        count_out();
         let result = wait();
-        RETURNING.fetch_add(1, Ordering::SeqCst);
-        if EXITING.load(Ordering::SeqCst) {
-            RETURNING.fetch_sub(1, Ordering::SeqCst);
-            loop {
-                thread::park();
-            }
+        if !count_in() {
+            wait_for_the_end();
         }
         result
-    });
-    RETURNING.fetch_sub(1, Ordering::SeqCst);
-    result
+    })
+}
+
+/// A task of this process's runtime. After a fork it can neither be stopped nor dropped: its scheduler's locks
+/// and threads are the parent's.
+pub(crate) struct Task {
+    abort: Option<AbortHandle>,
+    generation: u64,
+}
+
+impl Task {
+    pub(crate) fn new(abort: AbortHandle) -> Self {
+        Self { abort: Some(abort), generation: generation() }
+    }
+
+    pub(crate) fn stop(&self) {
+        if self.generation == generation()
+            && let Some(abort) = &self.abort
+        {
+            abort.abort();
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if self.generation != generation() {
+            std::mem::forget(self.abort.take());
+        }
+    }
 }

@@ -1,9 +1,71 @@
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
 import pytest
+
+from tidegate.testing import FaultServer
+
+_PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
 
 @pytest.fixture(autouse=True)
 def direct(monkeypatch):
-    """Servers of tests are here: no proxy of the environment leads to them."""
-    for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
+    """Servers of tests are here: nothing in the environment leads elsewhere, or brings a key."""
+    for name in list(os.environ):
+        if name.upper() in _PROXIES or name.startswith("OPENAI_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def server():
+    with FaultServer() as server:
+        yield server
+
+
+@pytest.fixture
+def wait_until():
+    """Wait for a condition; fail if it does not come true in time."""
+
+    def wait(condition, patience=10.0):
+        deadline = time.monotonic() + patience
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true"
+            time.sleep(0.005)
+
+    return wait
+
+
+@dataclass
+class Ended:
+    """How a script ended."""
+
+    code: int
+    out: str
+    err: str
+    at: float
+
+
+@pytest.fixture
+def run_script(tmp_path):
+    """Run a script in a process of its own. Its standard error is kept apart, so that none must be there."""
+    count = 0
+
+    def run(script, *arguments, patience=30.0, **environment):
+        nonlocal count
+        count += 1
+        path = tmp_path / f"script{count}.py"
+        path.write_text(script, encoding="utf-8")
+        ended = subprocess.run(  # noqa: S603 the scripts are the tests' own
+            [sys.executable, "-X", "dev", path, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=patience,
+            check=False,
+            env={**os.environ, **environment},
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr, time.monotonic())
+
+    return run

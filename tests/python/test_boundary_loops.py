@@ -1,0 +1,203 @@
+"""One client and gate for any number of event loops: one after another, at once, closed, forgotten."""
+
+import asyncio
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from tidegate import APIStatusError, AsyncClient, Gate
+from tidegate.testing import FaultServer
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+def gate():
+    return Gate(limits=None, breaker=None, retry_budget=None)
+
+
+@pytest.fixture
+def client(server, gate):
+    return AsyncClient(server.url, "key", gate=gate)
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def new_loop(request):
+    return request.param
+
+
+async def statuses(client, calls):
+    answers = await asyncio.gather(*[client.post("/chat/completions", json=BODY) for _ in range(calls)])
+    return [answer.status for answer in answers]
+
+
+def run(new_loop, main):
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(main)
+
+
+def in_flight(gate):
+    return sum(scope["in_flight"] for scope in gate.snapshot()["scopes"])
+
+
+def files():
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_three_loops_in_a_row(client, new_loop):
+    for _ in range(3):
+        assert run(new_loop, statuses(client, 20)) == [200] * 20
+
+
+def test_the_connections_outlive_the_loops(server, client, new_loop):
+    for _ in range(3):
+        run(new_loop, statuses(client, 1))
+    assert server.ledger["connections"]["opened"] == 1
+
+
+def test_loops_in_threads_at_once(server, client, new_loop):
+    server.script(rules=[{"respond": {"delay_s": 0.02}}])
+    together, got = threading.Barrier(6), []
+
+    def work():
+        together.wait()
+        for _ in range(3):
+            got.extend(run(new_loop, statuses(client, 20)))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [200] * 360
+    assert server.ledger["requests"]["total"] == 360
+
+
+def test_a_loop_that_is_run_from_several_threads_in_turn(client, new_loop):
+    loop = new_loop()
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: loop.run_until_complete(statuses(client, 5)))
+        thread.start()
+        thread.join()
+    assert loop.run_until_complete(statuses(client, 5)) == [200] * 5
+    loop.close()
+
+
+def test_errors_cancellation_and_timeouts(server, client, gate, new_loop, wait_until):
+    server.script([{"status": 400}, {"delay_s": 60}])
+
+    async def main():
+        with pytest.raises(APIStatusError):
+            await client.post("/chat/completions", json=BODY)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.post("/chat/completions", json=BODY), 0.05)
+        return await statuses(client, 5)
+
+    assert run(new_loop, main()) == [200] * 5
+    wait_until(lambda: in_flight(gate) == 0)
+
+
+def test_loops_leave_no_file_open(client, new_loop):
+    run(new_loop, statuses(client, 1))
+    before = files()
+    for _ in range(30):
+        run(new_loop, statuses(client, 1))
+    assert files() <= before
+
+
+async def start_pending(client, gate):
+    task = asyncio.ensure_future(client.post("/chat/completions", json=BODY))
+    # asyncio would report what is done here on purpose.
+    task._log_destroy_pending = False
+    while in_flight(gate) == 0:  # noqa: ASYNC110 it happens outside the loop
+        await asyncio.sleep(0.002)
+
+
+def test_a_loop_closed_with_calls_pending(server, client, gate, wait_until):
+    server.script([{"delay_s": 60}], repeat_last=True)
+
+    def leave():
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(start_pending(client, gate))
+        loop.close()
+
+    def settled():
+        gc.collect()
+        wait_until(lambda: in_flight(gate) == 0)
+        wait_until(lambda: server.ledger["connections"]["open"] == 0)
+
+    leave()
+    settled()
+    before = files()
+    for _ in range(10):
+        leave()
+        settled()
+    assert files() <= before
+
+
+def test_a_loop_that_is_forgotten(server, client, gate, wait_until):
+    server.script([{"delay_s": 60}], repeat_last=True)
+
+    def forget():
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(start_pending(client, gate))
+
+    def settled():
+        # asyncio's own warning about its loop and sockets is the only one.
+        with pytest.warns(ResourceWarning) as warned:
+            gc.collect()
+        assert all(
+            str(warning.message).startswith(("unclosed event loop", "unclosed <socket")) for warning in warned
+        )
+        wait_until(lambda: in_flight(gate) == 0)
+        wait_until(lambda: server.ledger["connections"]["open"] == 0)
+
+    forget()
+    settled()
+    before = files()
+    for _ in range(10):
+        forget()
+        settled()
+    assert files() <= before
+
+
+DEBUG = """
+import asyncio, sys
+from tidegate import APIStatusError, AsyncClient, Gate
+client = AsyncClient(sys.argv[1], "key", gate=Gate(limits=None))
+async def call(model):
+    return await client.post("/chat/completions", json={"model": model, "messages": []})
+async def main():
+    assert asyncio.get_running_loop().get_debug()
+    assert {answer.status for answer in await asyncio.gather(*[call("m") for _ in range(50)])} == {200}
+    try:
+        await call("bad")
+    except APIStatusError:
+        pass
+    task = asyncio.ensure_future(call("slow"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+for _ in range(2):
+    asyncio.run(main())
+"""
+
+
+def test_asyncios_debug_mode_finds_nothing(run_script):
+    rules = [
+        {"match": {"model": "bad"}, "respond": {"status": 400}},
+        {"match": {"model": "slow"}, "respond": {"delay_s": 60}},
+    ]
+    with FaultServer(rules=rules) as server:
+        ended = run_script(DEBUG, server.url, PYTHONASYNCIODEBUG="1")
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+
+
+def test_without_a_running_loop_it_is_said(client):
+    coroutine = client.post("/chat/completions", json=BODY)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        coroutine.send(None)
