@@ -264,7 +264,10 @@ impl Upstream {
         let mut url = self.base.clone();
         let (path, own_query) =
             path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
-        if path.contains("://") || path.contains('#') {
+        // URL parsers resolve `..` and its escaped forms, which would leave the base URL with its credential.
+        let climbs =
+            path.to_ascii_lowercase().replace("%2e", ".").split(['/', '\\']).any(|part| part == "..");
+        if climbs || path.contains("://") || path.contains('#') {
             return Err(ConfigError::new("path", path, RULE));
         }
         let joined = format!("{}/{}", self.base.path().trim_end_matches('/'), path.trim_start_matches('/'));
@@ -320,4 +323,36 @@ pub fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Conf
         ConfigError::new(format!("headers[{name:?}]"), "***", "must be printable without line breaks")
     })?;
     Ok((parsed, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn upstream() -> Upstream {
+        let engine = Engine::new(GateConfig::default()).unwrap();
+        let config = UpstreamConfig {
+            base_url: String::from("http://a.test/v1"),
+            api_key: None,
+            headers: Vec::new(),
+            timeouts: None,
+            max_attempts: None,
+            transport: TransportOptions::default(),
+        };
+        Upstream::new(&engine, config).unwrap()
+    }
+
+    #[test]
+    fn a_path_stays_below_the_base_url() {
+        let upstream = upstream();
+        for path in
+            ["/../b", "a/../../b", "/%2e%2E/b", "/.%2e/b", "/a/..", "\\..\\b", "http://b.test/", "/a#b"]
+        {
+            assert_eq!(upstream.url(path, &[]).unwrap_err().field, "path", "{path}");
+        }
+        for (path, full) in [("/a/b", "/v1/a/b"), ("a..b", "/v1/a..b"), ("/a?b=..", "/v1/a?b=..")] {
+            let url = upstream.url(path, &[]).unwrap();
+            assert_eq!(url.as_str(), format!("http://a.test{full}"));
+        }
+    }
 }
