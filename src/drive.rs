@@ -148,7 +148,9 @@ pub async fn call(
         tags: order.tags.clone(),
         listener,
     };
-    let mut call = Call::new(plan, Arc::clone(&scope), clock::now());
+    let call = Call::new(plan, Arc::clone(&scope), clock::now());
+    let mut told = Told { teller, call, concluded: false };
+    let Told { teller, call, .. } = &mut told;
     let mut step = call.begin(clock::now());
     let mut got = None;
     let result = loop {
@@ -189,7 +191,7 @@ pub async fn call(
             Step::Done(result) => break result,
         };
     };
-    conclude(&teller, call, result, got)
+    conclude(&mut told, result, got)
 }
 
 /// A request without a body that can be read costs a request, but no tokens.
@@ -422,12 +424,27 @@ fn announced(facts: &QuotaFacts) -> Announced {
     }
 }
 
-fn conclude(
-    teller: &Teller<'_>,
-    mut call: Call,
-    result: Result<(), Box<CallError>>,
-    got: Option<Read>,
-) -> Outcome {
+/// A call that is told of at its end, also where the caller leaves: what was sent may be billed.
+struct Told<'a> {
+    teller: Teller<'a>,
+    call: Call,
+    concluded: bool,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if !self.concluded {
+            let now = clock::now();
+            self.call.abandon(now);
+            let error = CallError::cancelled(self.call.attempts(), now.since(self.call.started()));
+            conclude(self, Err(Box::new(error)), None);
+        }
+    }
+}
+
+fn conclude(told: &mut Told<'_>, result: Result<(), Box<CallError>>, got: Option<Read>) -> Outcome {
+    told.concluded = true;
+    let Told { teller, call, .. } = told;
     let now = clock::now();
     let (reading, first_byte, reply) = match got {
         Some(read) => (read.reading, Some(read.first_byte), Some(read.reply)),

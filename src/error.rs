@@ -176,6 +176,18 @@ impl CallError {
         Self { reason: Reason::Closed, cause: Cause::Local { message }, attempts, elapsed, retry_after: None }
     }
 
+    /// A call that its caller left.
+    pub fn cancelled(attempts: u32, elapsed: Duration) -> Self {
+        let message = String::from("the caller cancelled the call before it ended");
+        Self {
+            reason: Reason::Cancelled,
+            cause: Cause::Local { message },
+            attempts,
+            elapsed,
+            retry_after: None,
+        }
+    }
+
     /// The class of the answer, the kind of the transport's failure, or the reason of a local refusal.
     pub fn kind(&self) -> &'static str {
         match &self.cause {

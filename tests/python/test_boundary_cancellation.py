@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import random
 
 import pytest
@@ -161,3 +162,22 @@ async def test_a_slot_that_is_used_again_has_its_own_answer():
             assert answer.json()["choices"][0]["message"]["content"] == "new"
             (result,) = await asyncio.gather(old, return_exceptions=True)
             assert isinstance(result, asyncio.CancelledError)
+
+
+async def test_a_cancelled_call_is_told_of(tmp_path):
+    log = tmp_path / "calls.jsonl"
+    gate = Gate(log_file=str(log), breaker=None, retry_budget=None)
+    with FaultServer(rules=[{"respond": {"fault": "hang"}}]) as server:
+        client = AsyncClient(server.url, "key", gate=gate)
+        task = asyncio.ensure_future(client.post("/chat/completions", json=BODY))
+        await until(lambda: server.ledger["requests"]["in_flight"] == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: gate.snapshot()["calls"] == 1)
+        assert gate.snapshot()["attempts"] == 1
+        await until(lambda: len(log.read_text().splitlines()) == 2)
+    attempt, call = (json.loads(line) for line in log.read_text().splitlines())
+    assert (attempt["event"], attempt["attempt"], attempt["outcome"]) == ("attempt", 1, "cancelled")
+    assert (call["event"], call["attempts"], call["reason"]) == ("call", 1, "cancelled")
+    assert attempt["trace_id"] == call["trace_id"]
