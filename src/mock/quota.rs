@@ -66,11 +66,13 @@ impl QuotaConfig {
 
 const NANO: i128 = 1_000_000_000;
 
-/// Refills evenly up to its capacity. Amounts are billionths, so that a nanosecond's refill is not lost.
+/// Refills evenly up to its capacity. Amounts are counted in billionths of the period's share, of which a
+/// nanosecond refills a whole number: however often one looks, nothing is rounded away.
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) limit: u64,
-    period_s: i128,
+    /// One request, or one token.
+    unit: i128,
     capacity: i128,
     level: i128,
     at: Instant,
@@ -78,39 +80,39 @@ pub(super) struct Bucket {
 
 impl Bucket {
     fn new(limit: u64, period_s: u64, burst: Duration, now: Instant) -> Self {
-        let period_s = i128::from(period_s);
+        let unit = NANO * i128::from(period_s);
         let burst_ns = i128::try_from(burst.as_nanos()).unwrap_or(i128::MAX);
-        let capacity = (i128::from(limit) * burst_ns / period_s).clamp(NANO, i128::from(limit) * NANO);
-        Self { limit, period_s, capacity, level: capacity, at: now }
+        let capacity = (i128::from(limit) * burst_ns).clamp(unit, i128::from(limit) * unit);
+        Self { limit, unit, capacity, level: capacity, at: now }
     }
 
     fn refill(&mut self, now: Instant) {
         let elapsed = i128::try_from(now.since(self.at).as_nanos()).unwrap_or(i128::MAX);
-        self.level = (self.level + elapsed * i128::from(self.limit) / self.period_s).min(self.capacity);
+        self.level = (self.level + elapsed * i128::from(self.limit)).min(self.capacity);
         self.at = now;
     }
 
     fn take(&mut self, amount: u64) {
-        self.level -= i128::from(amount) * NANO;
+        self.level -= i128::from(amount) * self.unit;
     }
 
     fn give_back(&mut self, amount: u64) {
-        self.level = (self.level + i128::from(amount) * NANO).min(self.capacity);
+        self.level = (self.level + i128::from(amount) * self.unit).min(self.capacity);
     }
 
     fn time_to(&self, level: i128) -> Duration {
-        let missing = (level - self.level).max(0) * self.period_s;
+        let missing = (level - self.level).max(0);
         let limit = i128::from(self.limit);
         Duration::from_nanos(u64::try_from((missing + limit - 1) / limit).unwrap_or(u64::MAX))
     }
 
     /// How long until so much is there.
     fn wait_for(&self, amount: u64) -> Duration {
-        self.time_to(i128::from(amount) * NANO)
+        self.time_to(i128::from(amount) * self.unit)
     }
 
     pub(super) fn remaining(&self) -> u64 {
-        u64::try_from(self.level.max(0) / NANO).unwrap_or(u64::MAX)
+        u64::try_from(self.level.max(0) / self.unit).unwrap_or(u64::MAX)
     }
 
     /// Time to a full bucket.
@@ -119,7 +121,7 @@ impl Bucket {
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        u64::try_from(self.capacity / NANO).unwrap_or(u64::MAX)
+        u64::try_from(self.capacity / self.unit).unwrap_or(u64::MAX)
     }
 }
 
@@ -324,9 +326,9 @@ mod tests {
             quota.settle(at(0), spent, spent);
             if let Err(refusal) = quota.admit(at(0), ask) {
                 let wait = refusal.wait.unwrap();
-                let just_before = Instant::ZERO + wait.saturating_sub(Duration::from_nanos(2));
+                let just_before = Instant::ZERO + wait.saturating_sub(Duration::from_nanos(1));
                 prop_assert!(quota.admit(just_before, ask).is_err());
-                prop_assert!(quota.admit(Instant::ZERO + wait + Duration::from_nanos(2), ask).is_ok());
+                prop_assert!(quota.admit(Instant::ZERO + wait, ask).is_ok());
             }
         }
     }
