@@ -12,19 +12,23 @@
 //!
 //! The drivers are `drive.rs` (HTTP) and whoever else has something to guard.
 
-use std::borrow::Cow;
+mod held;
+mod plan;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
-use serde::{Deserialize, Serialize};
 
-use crate::admission::{Announced, Charge, Refusal, Settlement};
+pub use self::plan::{Answered, Plan, RetryMade};
+
+use self::held::{SPENT, outcome};
+use crate::admission::{Refusal, Settlement};
 use crate::backoff::{self, BackoffClass};
-use crate::breaker::{Breaker, Outcome, Rejection, Ticket};
-use crate::classify::{self, Class, Health, Retry, Verdict};
+use crate::breaker::{Outcome, Rejection, Ticket};
+use crate::classify::{self, Class, Retry, Verdict};
 use crate::clock::Instant;
-use crate::config::{OnOpen, RetryPolicy};
+use crate::config::OnOpen;
 use crate::error::{CallError, Cause, Reason, TransportError};
 use crate::event::{Facts, Kind};
 use crate::retry_budget::{Cost, Withdrawal};
@@ -44,42 +48,12 @@ pub enum Step {
     Done(Result<(), Box<CallError>>),
 }
 
-/// What a call may do and what it is expected to cost.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    pub retry: Arc<RetryPolicy>,
-    /// Requests per call; the policy's unless the caller named another.
-    pub max_attempts: u32,
-    /// Limit on the whole call.
-    pub total: Option<Duration>,
-    pub attempt_timeout: Option<Duration>,
-    /// Tokens, prompt and answer together.
-    pub cost: u64,
-    /// The part of the cost that is no guess: a limit below it can never admit the request.
-    pub least_cost: u64,
-    /// The request acts on the world at the server: an attempt whose outcome is unknown is not repeated.
-    pub replay_unsafe: bool,
-    pub stream: bool,
-    /// What an open breaker does to a first attempt.
-    pub on_open: OnOpen,
-}
-
-/// An attempt that may have been served, for all we know.
-const SPENT: Settlement = Settlement::Failed { charge: Charge::Keep };
-
 /// A failed attempt, as the decision needs it.
 #[derive(Debug)]
 struct Failure {
     verdict: Verdict,
     cause: Cause,
     outcome_unknown: bool,
-}
-
-/// One retry that was made: why, and after what wait.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RetryMade {
-    pub reason: Cow<'static, str>,
-    pub delay: Duration,
 }
 
 #[derive(Debug)]
@@ -337,20 +311,6 @@ impl Call {
     }
 }
 
-/// What the driver read from an answer.
-#[derive(Debug)]
-pub struct Answered {
-    pub verdict: Verdict,
-    /// The answer as the user's exception will show it, should it be a failure.
-    pub cause: Cause,
-    pub settlement: Settlement,
-    /// What it says about the provider's quota.
-    pub announced: Announced,
-    pub status: u16,
-    pub request_id: Option<String>,
-    pub first_byte: Option<Duration>,
-}
-
 /// The small steps of the above.
 impl Call {
     /// `on_open = no_retries` lets first attempts through an open breaker.
@@ -372,22 +332,6 @@ impl Call {
         self.fail(now, Reason::BreakerOpen, rejection.retry_after, Some(message))
     }
 
-    fn breaker_rejection(&mut self, now: Instant) -> Option<Rejection> {
-        self.breaker(|breaker| breaker.peek(now).err()).flatten()
-    }
-
-    /// The one way to the breaker; tells of it when it opens.
-    fn breaker<T>(&mut self, f: impl FnOnce(&mut Breaker) -> T) -> Option<T> {
-        let mut breaker = self.scope.breaker.as_ref()?.lock();
-        let opened = breaker.opened_total();
-        let result = f(&mut breaker);
-        if breaker.opened_total() > opened {
-            let facts = Facts { outcome: Some(breaker.state().as_str()), ..Facts::default() };
-            self.events.push((Kind::Breaker, facts));
-        }
-        Some(result)
-    }
-
     fn leave_queue(&mut self, now: Instant) {
         /// A shorter wait is not worth a line in the log.
         const WORTH_TELLING: Duration = Duration::from_secs(1);
@@ -396,40 +340,6 @@ impl Call {
         self.queue += waited;
         if waited > WORTH_TELLING {
             self.events.push((Kind::Wait, Facts { queue_s: Some(waited.as_secs_f64()), ..Facts::default() }));
-        }
-    }
-
-    fn settle(&mut self, now: Instant, settlement: Settlement) {
-        if let Some(permit) = self.permit.take() {
-            permit.settle(now, settlement);
-        }
-    }
-
-    /// A hint on an answer that says "too much" holds back the whole scope, not only this call. A plain 503 does
-    /// not: it speaks of one request or one backend as often as of all.
-    fn cool_down(&self, now: Instant, verdict: &Verdict) {
-        let shared = match verdict.class {
-            Class::RateLimit => true,
-            Class::Overloaded => verdict.status != 503,
-            _ => false,
-        };
-        if let Some(hint) = verdict.hint.filter(|_| shared) {
-            self.scope.cool_down(now, now + hint.min(self.plan.retry.max_retry_after));
-        }
-    }
-
-    /// A probe's verdict counts at once; an ordinary call's outcome is recorded once, at its end.
-    fn record_probe(&mut self, now: Instant, outcome: Outcome) -> bool {
-        let probe = self.ticket.as_ref().is_some_and(Ticket::is_probe);
-        if probe {
-            self.record(now, outcome);
-        }
-        probe
-    }
-
-    fn record(&mut self, now: Instant, outcome: Outcome) {
-        if let Some(ticket) = self.ticket.take() {
-            self.breaker(|breaker| breaker.record(now, ticket, outcome));
         }
     }
 
@@ -476,25 +386,6 @@ impl Call {
         })))
     }
 
-    /// A retry that was not sent costs nothing.
-    fn refund_pending(&mut self) {
-        if std::mem::take(&mut self.retry_pending)
-            && let (Some(budget), Some(withdrawal)) = (&self.scope.budget, self.withdrawal.take())
-        {
-            budget.lock().refund(withdrawal);
-        }
-    }
-
-    /// Nobody waits for this call any more: it gives back what it holds. Does nothing once it is over.
-    pub fn abandon(&mut self, now: Instant) {
-        if self.permit.is_some() {
-            self.tell_attempt(now, "cancelled", None, None);
-        }
-        self.settle(now, SPENT);
-        self.record(now, Outcome::Neutral);
-        self.refund_pending();
-    }
-
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
@@ -515,21 +406,5 @@ impl Call {
     /// What happened since the last look, for the log and the metrics.
     pub fn take_events(&mut self) -> Vec<(Kind, Facts)> {
         std::mem::take(&mut self.events)
-    }
-}
-
-/// A verdict in the breaker's terms.
-fn outcome(verdict: &Verdict) -> Outcome {
-    match (verdict.class, verdict.health) {
-        (Class::RateLimit, _) => Outcome::Throttled(verdict.hint.unwrap_or_default()),
-        (_, Health::Success) => Outcome::Success,
-        (_, Health::Failure) => Outcome::Failure,
-        (_, Health::Neutral) => Outcome::Neutral,
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.abandon(crate::clock::now());
     }
 }

@@ -150,17 +150,20 @@ pub struct Facts {
     pub cost_usd: Option<String>,
 }
 
-impl Event {
-    pub fn level(&self) -> Level {
-        match self.event {
+impl Facts {
+    /// How much an event of this kind and with these facts matters to a person.
+    pub fn level(&self, kind: Kind) -> Level {
+        match kind {
             Kind::Attempt => Level::Debug,
             Kind::Wait => Level::Info,
             Kind::Retry | Kind::Breaker => Level::Warning,
-            Kind::Call if self.facts.outcome == Some("ok") => Level::Info,
+            Kind::Call if self.outcome == Some("ok") => Level::Info,
             Kind::Call => Level::Warning,
         }
     }
+}
 
+impl Event {
     /// The record as one JSON object without a line end.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
@@ -174,7 +177,10 @@ pub fn unix_seconds(wall: SystemTime) -> f64 {
 
 /// Hears a call's events as they happen.
 pub trait Listener: Send + Sync {
-    fn hear(&self, event: &Event);
+    /// Whether an event of this level is worth building.
+    fn wants(&self, level: Level) -> bool;
+
+    fn hear(&self, level: Level, event: &Event);
 }
 
 /// The JSON-lines file. Each record is one write to a file opened for appending, so that several processes can
@@ -238,10 +244,10 @@ mod tests {
     #[test]
     fn levels_tell_what_a_person_must_see() {
         let ok = Facts { outcome: Some("ok"), ..Facts::default() };
-        assert_eq!(event(Kind::Call, ok).level(), Level::Info);
-        assert_eq!(event(Kind::Call, Facts::default()).level(), Level::Warning);
-        assert_eq!(event(Kind::Retry, Facts::default()).level(), Level::Warning);
-        assert_eq!(event(Kind::Attempt, Facts::default()).level(), Level::Debug);
+        assert_eq!(ok.level(Kind::Call), Level::Info);
+        assert_eq!(Facts::default().level(Kind::Call), Level::Warning);
+        assert_eq!(Facts::default().level(Kind::Retry), Level::Warning);
+        assert_eq!(Facts::default().level(Kind::Attempt), Level::Debug);
     }
 
     #[test]

@@ -111,6 +111,7 @@ impl Inbox {
 }
 
 /// Hands a call's deliveries to the loop that waits for them.
+#[derive(Clone)]
 pub(crate) struct Courier {
     inbox: Arc<Inbox>,
     key: Key,

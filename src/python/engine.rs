@@ -227,8 +227,9 @@ impl Job {
         let Self { engine, upstream, order } = self;
         let task = runtime::handle()?.spawn(async move {
             let mut promise = Promise { sink, kept: false };
-            let listener = LogListener { sink: &promise.sink, lowest: log_level };
-            let listener = (log_level < NOTHING).then_some(&listener as &dyn Listener);
+            let listener = (log_level < NOTHING).then(|| {
+                Box::new(LogListener { sink: promise.sink.clone(), lowest: log_level }) as Box<dyn Listener>
+            });
             let outcome = drive::call(&engine, &upstream, order, listener).await;
             promise.kept = true;
             promise.sink.deliver(Delivery::Outcome(Box::new(outcome)));

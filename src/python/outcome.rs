@@ -18,7 +18,7 @@ pub(crate) enum Delivery {
 }
 
 /// Takes deliveries on any thread, without Python.
-pub(crate) trait Sink: Send + Sync + 'static {
+pub(crate) trait Sink: Clone + Send + Sync + 'static {
     fn deliver(&self, delivery: Delivery);
 }
 
@@ -43,17 +43,18 @@ impl LogRecord {
 }
 
 /// Passes on the events that somebody's logger wants.
-pub(crate) struct LogListener<'a, S> {
-    pub(crate) sink: &'a S,
+pub(crate) struct LogListener<S> {
+    pub(crate) sink: S,
     pub(crate) lowest: i32,
 }
 
-impl<S: Sink> Listener for LogListener<'_, S> {
-    fn hear(&self, event: &Event) {
-        let level = event.level();
-        if level as i32 >= self.lowest {
-            self.sink.deliver(Delivery::Event(LogRecord { level, json: event.to_json() }));
-        }
+impl<S: Sink> Listener for LogListener<S> {
+    fn wants(&self, level: Level) -> bool {
+        level as i32 >= self.lowest
+    }
+
+    fn hear(&self, level: Level, event: &Event) {
+        self.sink.deliver(Delivery::Event(LogRecord { level, json: event.to_json() }));
     }
 }
 

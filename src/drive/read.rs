@@ -1,0 +1,85 @@
+//! What an answer says: its verdict, its bill, and the quota it announces.
+
+use std::time::Duration;
+
+use http::Method;
+
+use super::attempt::Answer;
+use super::order::{Order, Reply};
+use crate::admission::{Announced, Charge, Settlement};
+use crate::call::Answered;
+use crate::classify::{self, Class, Period, Quota, QuotaFacts, Reading, Verdict};
+use crate::clock;
+use crate::error::Cause;
+use crate::request::RequestFacts;
+use crate::scope::Scope;
+
+/// What an answer said, kept until the call is known to end with it.
+pub(super) struct Read {
+    pub(super) reply: Reply,
+    pub(super) reading: Option<Reading>,
+    pub(super) first_byte: Duration,
+}
+
+pub(super) fn read(
+    scope: &Scope,
+    order: &Order,
+    facts: Option<&RequestFacts>,
+    answer: Answer,
+    cost: u64,
+) -> (Answered, Read) {
+    let Answer { status, headers, body, first_byte } = answer;
+    let wall = clock::wall();
+    // These have no body to judge.
+    let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
+    let classify::Answer { verdict, mut reading } = if bare {
+        classify::Answer { verdict: Verdict::success(status), reading: None }
+    } else {
+        classify::answer(status, &headers, &body, wall)
+    };
+    // A server that does not say which tier served has served the one that was asked for.
+    if let Some(reading) = &mut reading
+        && reading.service_tier.is_none()
+    {
+        reading.service_tier = facts.and_then(|facts| facts.service_tier.clone());
+    }
+    let usage = reading.as_ref().and_then(|reading| reading.usage.as_ref());
+    let settlement = if let Some(usage) = usage {
+        if let Some(facts) = facts {
+            scope.sizes.lock().record(facts, usage);
+        }
+        Settlement::Used { tokens: usage.total() }
+    } else if verdict.class == Class::Success {
+        Settlement::Estimated { tokens: cost }
+    } else {
+        Settlement::Failed { charge: if status == 429 { Charge::Keep } else { Charge::Refund } }
+    };
+    let cause = if verdict.class == Class::Success {
+        Cause::Local { message: String::new() }
+    } else {
+        Cause::Answer {
+            class: verdict.class,
+            status: verdict.status,
+            headers: headers.clone(),
+            body: body.clone(),
+            message: verdict.message.clone(),
+            code: verdict.code.clone(),
+        }
+    };
+    let request_id = classify::request_id(&headers);
+    let announced = announced(&QuotaFacts::from_headers(&headers, wall));
+    let answered =
+        Answered { verdict, cause, settlement, announced, status, request_id, first_byte: Some(first_byte) };
+    (answered, Read { reply: Reply { status, headers, body }, reading, first_byte })
+}
+
+/// What the admission controller can use of an announcement: quotas per minute.
+fn announced(facts: &QuotaFacts) -> Announced {
+    let per_minute = |quota: &Quota| if quota.period == Some(Period::Minute) { quota.limit } else { None };
+    Announced {
+        limit_requests: per_minute(&facts.requests),
+        limit_tokens: per_minute(&facts.tokens),
+        remaining_requests: per_minute(&facts.requests).and(facts.requests.remaining),
+        remaining_tokens: per_minute(&facts.tokens).and(facts.tokens.remaining),
+    }
+}

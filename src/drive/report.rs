@@ -1,0 +1,192 @@
+//! What is told and counted of a call, and its receipt at the end.
+
+use std::sync::Arc;
+
+use super::order::{CallInfo, Outcome, UsageSource};
+use super::read::Read;
+use crate::call::Call;
+use crate::clock::{self, Instant};
+use crate::engine::Engine;
+use crate::error::{CallError, Reason};
+use crate::event::{self, Event, Facts, Kind, Listener, Tags, TraceId};
+use crate::metrics::{self, CallRecord, Direction, TokenCount};
+use crate::usage::Usage;
+
+/// What is the same for every event of a call.
+pub(super) struct Teller {
+    pub(super) engine: Arc<Engine>,
+    pub(super) origin: Arc<str>,
+    pub(super) model: Arc<str>,
+    pub(super) trace_id: TraceId,
+    pub(super) tags: Option<Arc<Tags>>,
+    pub(super) listener: Option<Box<dyn Listener>>,
+}
+
+impl Teller {
+    pub(super) fn tell(&self, kind: Kind, facts: Facts) {
+        let metrics = self.engine.metrics();
+        match kind {
+            Kind::Attempt => metrics.attempt(&self.model, facts.outcome.unwrap_or_default()),
+            Kind::Retry => metrics.retry(facts.reason.unwrap_or_default()),
+            Kind::Breaker => metrics.breaker_opened(),
+            // Counted with figures that the record does not hold.
+            Kind::Wait | Kind::Call => {}
+        }
+        let level = facts.level(kind);
+        let listener = self.listener.as_deref().filter(|listener| listener.wants(level));
+        if listener.is_none() && self.engine.log_file().is_none() {
+            return;
+        }
+        let event = Event {
+            schema: event::SCHEMA,
+            ts: event::unix_seconds(clock::wall()),
+            event: kind,
+            trace_id: self.trace_id,
+            origin: Arc::clone(&self.origin),
+            model: Arc::clone(&self.model),
+            facts,
+            tags: self.tags.clone(),
+        };
+        self.engine.write_log(&event);
+        if let Some(listener) = listener {
+            listener.hear(level, &event);
+        }
+    }
+}
+
+/// A call that is told of at its end, also where the caller leaves: what was sent may be billed.
+pub(super) struct Told {
+    pub(super) teller: Teller,
+    pub(super) call: Call,
+    concluded: bool,
+}
+
+impl Told {
+    pub(super) fn new(teller: Teller, call: Call) -> Self {
+        Self { teller, call, concluded: false }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if !self.concluded {
+            let now = clock::now();
+            self.call.abandon(now);
+            let error = CallError::cancelled(self.call.attempts(), now.since(self.call.started()));
+            conclude(self, Err(Box::new(error)), None);
+        }
+    }
+}
+
+pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got: Option<Read>) -> Outcome {
+    told.concluded = true;
+    let Told { teller, call, .. } = told;
+    let now = clock::now();
+    let (reading, first_byte, reply) = match got {
+        Some(read) => (read.reading, Some(read.first_byte), Some(read.reply)),
+        None => (None, None, None),
+    };
+    let reading = reading.filter(|_| result.is_ok());
+    let usage = reading.as_ref().and_then(|reading| reading.usage);
+    let cost = usage.as_ref().and_then(|usage| {
+        let served = reading.as_ref().and_then(|reading| reading.model.as_deref());
+        let tier = reading.as_ref().and_then(|reading| reading.service_tier.as_deref());
+        teller.engine.cost(&teller.model, served, tier, usage)
+    });
+    let info = CallInfo {
+        trace_id: teller.trace_id,
+        model: Arc::clone(&teller.model),
+        attempts: call.attempts(),
+        retries: call.take_retries(),
+        usage_source: if usage.is_some() { UsageSource::Reported } else { UsageSource::Unknown },
+        usage,
+        cost,
+        queue: call.queue_time(),
+        latency: now.since(call.started()),
+        first_byte,
+        notice: None,
+    };
+    for (kind, facts) in call.take_events() {
+        teller.tell(kind, facts);
+    }
+    count(teller, &info, &result, now);
+    teller.tell(Kind::Call, call_facts(&info, &result));
+    let result = match (result, reply) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Some(reply)) => Ok(reply),
+        // `Done(Ok)` follows an answer; there is none to return without one.
+        (Ok(()), None) => Err(Box::new(CallError::closed(info.attempts, info.latency))),
+    };
+    Outcome { result, info }
+}
+
+fn count(teller: &Teller, info: &CallInfo, result: &Result<(), Box<CallError>>, now: Instant) {
+    let metrics = teller.engine.metrics();
+    let error = result.as_ref().err();
+    match error.map(|error| error.reason) {
+        Some(Reason::BreakerOpen) if info.attempts == 0 => metrics.breaker_rejected(),
+        Some(reason @ (Reason::AdmissionDeadline | Reason::RequestTooLarge)) if info.attempts == 0 => {
+            metrics.admission_refused(reason.as_str());
+        }
+        _ => metrics.admitted(info.queue),
+    }
+    let usage = info.usage.as_ref();
+    let cost = match (usage, info.cost) {
+        (_, Some(cost)) => metrics::Cost::Priced { pico_usd: cost.get(), estimated: false },
+        (Some(_), None) => metrics::Cost::Unpriced,
+        (None, None) => metrics::Cost::Nothing,
+    };
+    let tokens = token_counts(&usage.copied().unwrap_or_default());
+    metrics.call(
+        &CallRecord {
+            model: &teller.model,
+            route: teller.tags.as_ref().and_then(|tags| tags.get("route")).map_or("", String::as_str),
+            outcome: error.map_or("ok", |error| error.kind()),
+            attempts: info.attempts,
+            duration: info.latency,
+            time_to_first_chunk: None,
+            tokens: &tokens,
+            cost,
+            usage_missing: error.is_none() && usage.is_none() && !teller.model.is_empty(),
+        },
+        now,
+    );
+}
+
+/// Kinds that do not overlap.
+fn token_counts(usage: &Usage) -> [TokenCount; 9] {
+    let count = |direction, kind, tokens| TokenCount { direction, kind, tokens };
+    [
+        count(Direction::Input, "text", usage.uncached()),
+        count(Direction::Input, "cached", usage.cache_read),
+        count(Direction::Input, "cache_write", usage.cache_write),
+        count(Direction::Input, "audio", usage.input_audio),
+        count(Direction::Input, "image", usage.input_image),
+        count(Direction::Output, "text", usage.visible_output()),
+        count(Direction::Output, "reasoning", usage.reasoning),
+        count(Direction::Output, "audio", usage.output_audio),
+        count(Direction::Output, "image", usage.output_image),
+    ]
+}
+
+fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>) -> Facts {
+    let error = result.as_ref().err();
+    let usage = info.usage.as_ref();
+    Facts {
+        attempts: Some(info.attempts),
+        outcome: Some(error.map_or("ok", |error| error.kind())),
+        reason: error.map(|error| error.reason.as_str()),
+        status: error.and_then(|error| error.status()),
+        latency_s: Some(info.latency.as_secs_f64()),
+        first_byte_s: info.first_byte.map(|first_byte| first_byte.as_secs_f64()),
+        queue_s: Some(info.queue.as_secs_f64()),
+        retry_after_s: error.and_then(|error| error.retry_after).map(|wait| wait.as_secs_f64()),
+        prompt_tokens: usage.map(|usage| usage.input),
+        cached_tokens: usage.map(|usage| usage.cache_read),
+        completion_tokens: usage.map(|usage| usage.output),
+        reasoning_tokens: usage.map(|usage| usage.reasoning),
+        usage: error.is_none().then(|| info.usage_source.as_str()),
+        cost_usd: info.cost.map(|cost| cost.to_string()),
+        ..Facts::default()
+    }
+}
