@@ -216,7 +216,12 @@ pub struct Upstream {
     pub transport: Arc<dyn Transport>,
     pub timeouts: Timeouts,
     pub max_attempts: u32,
+    /// Parsed URLs by path: a client calls few paths, many times.
+    paths: Mutex<HashMap<Box<str>, Url>>,
 }
+
+/// Paths remembered by an upstream; a caller that puts ids into its paths must not fill memory.
+const PATHS: usize = 64;
 
 /// Headers hold the key, so they are not shown.
 impl std::fmt::Debug for Upstream {
@@ -255,11 +260,30 @@ impl Upstream {
             transport,
             timeouts,
             max_attempts,
+            paths: Mutex::default(),
         })
     }
 
     /// The URL of `path` below the base URL, with `query` pairs appended.
     pub fn url(&self, path: &str, query: &[(String, String)]) -> Result<Url, ConfigError> {
+        if query.is_empty()
+            && let Some(url) = self.paths.lock().get(path)
+        {
+            return Ok(url.clone());
+        }
+        let mut url = self.join(path)?;
+        if query.is_empty() {
+            let mut paths = self.paths.lock();
+            if paths.len() < PATHS {
+                paths.insert(path.into(), url.clone());
+            }
+        } else {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(url)
+    }
+
+    fn join(&self, path: &str) -> Result<Url, ConfigError> {
         const RULE: &str = "must be a path below the base URL, such as /chat/completions";
         let mut url = self.base.clone();
         let (path, own_query) =
@@ -274,9 +298,6 @@ impl Upstream {
         url.set_path(&joined);
         if own_query.is_some() {
             url.set_query(own_query);
-        }
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
         }
         Ok(url)
     }

@@ -21,10 +21,13 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", 
 
 def level_for_calls() -> int:
     """Return the lowest level that anybody listens to; 100 for nobody."""
-    if logger.disabled:
+    # `isEnabledFor` remembers its answers, and most applications listen to warnings alone.
+    enabled = logger.isEnabledFor
+    if not enabled(logging.WARNING):
         return NOTHING
-    level = max(logger.getEffectiveLevel(), logger.manager.disable + 1)
-    return level if level <= logging.WARNING else NOTHING
+    if not enabled(logging.INFO):
+        return logging.WARNING
+    return logging.DEBUG if enabled(logging.DEBUG) else logging.INFO
 
 
 def emit(level: int, data: bytes) -> None:

@@ -223,14 +223,15 @@ impl LoopQueue {
         };
         let Some(pending) = self.take(key) else { return Ok(()) };
         let future = pending.future.bind(py);
-        if future.call_method0(intern!(py, "done"))?.is_truthy()? {
-            return Ok(());
-        }
-        match outcome.map_or_else(|| Err(lost()), |outcome| into_python(py, *outcome)) {
-            Ok(value) => future.call_method1(intern!(py, "set_result"), (value,))?,
-            Err(error) => future.call_method1(intern!(py, "set_exception"), (error.into_value(py),))?,
+        let resolved = match outcome.map_or_else(|| Err(lost()), |outcome| into_python(py, *outcome)) {
+            Ok(value) => future.call_method1(intern!(py, "set_result"), (value,)),
+            Err(error) => future.call_method1(intern!(py, "set_exception"), (error.into_value(py),)),
         };
-        Ok(())
+        match resolved {
+            // Whoever waited has given up.
+            Err(_) if future.call_method0(intern!(py, "cancelled"))?.is_truthy()? => Ok(()),
+            other => other.map(drop),
+        }
     }
 
     fn take(&self, key: Key) -> Option<Pending> {

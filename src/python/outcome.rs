@@ -69,7 +69,7 @@ pub(crate) fn lost() -> PyErr {
 
 pub(crate) fn into_python(py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyResponse>> {
     match outcome.result {
-        Ok(reply) => Py::new(py, PyResponse::new(py, reply, outcome.info)?),
+        Ok(reply) => Py::new(py, PyResponse::new(reply, outcome.info)),
         Err(error) => Err(errors::call_error(py, &error, outcome.info)),
     }
 }

@@ -18,12 +18,12 @@ use crate::usage::Usage;
 #[pyclass(frozen, name = "Response", module = "tidegate._core")]
 pub(crate) struct PyResponse {
     reply: Reply,
-    info: Py<PyCallInfo>,
+    info: CallInfo,
 }
 
 impl PyResponse {
-    pub(crate) fn new(py: Python<'_>, reply: Reply, info: CallInfo) -> PyResult<Self> {
-        Ok(Self { reply, info: Py::new(py, PyCallInfo::new(info))? })
+    pub(crate) fn new(reply: Reply, info: CallInfo) -> Self {
+        Self { reply, info }
     }
 }
 
@@ -54,18 +54,18 @@ impl PyResponse {
     }
 
     #[getter]
-    fn usage(&self, py: Python<'_>) -> PyResult<Option<PyUsage>> {
-        self.info.get().usage(py)
+    fn usage(&self) -> Option<PyUsage> {
+        usage(&self.info)
     }
 
     #[getter]
     fn cost_usd<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.info.get().cost_usd(py)
+        cost_usd(py, &self.info)
     }
 
     #[getter]
-    fn info(&self, py: Python<'_>) -> Py<PyCallInfo> {
-        self.info.clone_ref(py)
+    fn info(&self) -> PyCallInfo {
+        PyCallInfo::new(self.info.clone())
     }
 
     #[getter]
@@ -137,14 +137,13 @@ impl PyCallInfo {
     }
 
     #[getter]
-    #[allow(clippy::unnecessary_wraps, reason = "shared with the getter of Response")]
-    fn usage(&self, _py: Python<'_>) -> PyResult<Option<PyUsage>> {
-        Ok(self.0.usage.map(|usage| PyUsage { usage, source: self.0.usage_source }))
+    fn usage(&self) -> Option<PyUsage> {
+        usage(&self.0)
     }
 
     #[getter]
     fn cost_usd<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.cost.map(|cost| decimal(py, cost)).transpose()
+        cost_usd(py, &self.0)
     }
 
     #[getter]
@@ -265,6 +264,14 @@ impl PyUsage {
             self.source.as_str()
         )
     }
+}
+
+fn usage(info: &CallInfo) -> Option<PyUsage> {
+    info.usage.map(|usage| PyUsage { usage, source: info.usage_source })
+}
+
+fn cost_usd<'py>(py: Python<'py>, info: &CallInfo) -> PyResult<Option<Bound<'py, PyAny>>> {
+    info.cost.map(|cost| decimal(py, cost)).transpose()
 }
 
 pub(crate) fn decimal(py: Python<'_>, cost: Pico) -> PyResult<Bound<'_, PyAny>> {

@@ -96,7 +96,7 @@ impl ReqwestTransport {
 
     async fn send_following(&self, mut request: Request) -> Result<Response, TransportError> {
         for _ in 0..=redirect::MAX_HOPS {
-            let response = self.send_on_a_live_connection(&request).await?;
+            let mut response = self.send_on_a_live_connection(&request).await?;
             let status = response.status().as_u16();
             if (300..400).contains(&status)
                 && let Some(next) = redirect::follow(&request, status, response.headers())
@@ -104,7 +104,7 @@ impl ReqwestTransport {
                 request = next;
                 continue;
             }
-            let headers = response.headers().clone();
+            let headers = std::mem::take(response.headers_mut());
             return Ok(Response { status, headers, body: Box::new(ReqwestBody(response)) });
         }
         Err(TransportError {
