@@ -2,13 +2,14 @@
 //!
 //! It is told what happened and answers with the next step. Top to bottom, this file is the order of the gates:
 //!
-//! 1. breaker, a look that consumes nothing          (`gates`)
-//! 2. admission: concurrency, requests, tokens       (`gates` → [`Step::Admit`])
-//! 3. breaker, the permit, after the wait            (`admitted`)
-//! 4. the attempt                                    (`admitted` → [`Step::Send`])
-//! 5. settlement of permit and tokens, once          (`answered`, `failed`, `cut`)
-//! 6. may it be repeated: class, attempts, time, breaker, then the retry budget   (`decide`)
-//! 7. the wait, holding nothing                      (`decide` → [`Step::Sleep`])
+//! 1. breaker and spend caps, a look that consumes nothing   (`gates`)
+//! 2. admission: concurrency, requests, tokens               (`gates` → [`Step::Admit`])
+//! 3. spend caps, the money, after the wait                  (`admitted`)
+//! 4. breaker, the permit, after the wait                    (`admitted`)
+//! 5. the attempt                                            (`admitted` → [`Step::Send`])
+//! 6. settlement of permit, tokens and money, once           (`answered`, `failed`, `cut`)
+//! 7. may it be repeated: class, attempts, time, breaker, then the retry budget   (`decide`)
+//! 8. the wait, holding nothing                              (`decide` → [`Step::Sleep`])
 //!
 //! The drivers are `drive.rs` (HTTP) and whoever else has something to guard.
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-pub use self::plan::{Answered, Plan, RetryMade};
+pub use self::plan::{Answered, Plan, RetryMade, Spending};
 
 use self::held::{SPENT, outcome};
 use crate::admission::{Refusal, Settlement};
@@ -33,6 +34,7 @@ use crate::error::{CallError, Cause, Reason, TransportError};
 use crate::event::{Facts, Kind};
 use crate::retry_budget::{Cost, Withdrawal};
 use crate::scope::{Permit, Scope};
+use crate::spend::{Exceeded, Reservation};
 
 /// What the driver does next.
 #[derive(Debug)]
@@ -68,6 +70,7 @@ pub struct Call {
     queue: Duration,
     sent_at: Instant,
     permit: Option<Permit>,
+    money: Option<Reservation>,
     ticket: Option<Ticket>,
     withdrawal: Option<Withdrawal>,
     /// The retry that the withdrawal paid for has not been sent.
@@ -94,6 +97,7 @@ impl Call {
             queue: Duration::ZERO,
             sent_at: now,
             permit: None,
+            money: None,
             ticket: None,
             withdrawal: None,
             retry_pending: false,
@@ -114,6 +118,9 @@ impl Call {
         {
             return self.rejected(now, &rejection);
         }
+        if let Some(Err(exceeded)) = self.plan.spending.as_ref().map(|spending| spending.check(now)) {
+            return self.overspent(now, &exceeded);
+        }
         self.queued_at = Some(now);
         let limit = if self.attempts == 0 { self.deadline } else { self.retry_deadline };
         Step::Admit { cost: self.plan.cost, limit }
@@ -122,6 +129,14 @@ impl Call {
     /// A place was granted.
     pub fn admitted(&mut self, now: Instant, mut permit: Permit) -> Step {
         self.leave_queue(now);
+        match self.plan.spending.as_ref().map(|spending| spending.reserve(now)) {
+            Some(Ok(money)) => self.money = Some(money),
+            Some(Err(exceeded)) => {
+                permit.settle(now, Settlement::NeverSent);
+                return self.overspent(now, &exceeded);
+            }
+            None => {}
+        }
         let attempt_timeout = self.plan.attempt_timeout;
         match self.breaker(|breaker| breaker.acquire(now, attempt_timeout)) {
             Some(Ok(ticket)) => {
@@ -137,6 +152,9 @@ impl Call {
             Some(Err(_)) | None => {}
         }
         permit.mark_sent();
+        if let Some(money) = &mut self.money {
+            money.mark_sent();
+        }
         self.permit = Some(permit);
         self.retry_pending = false;
         self.attempts += 1;
@@ -188,7 +206,7 @@ impl Call {
 
     /// An answer came in full; `settlement` is what it says about tokens.
     pub fn answered(&mut self, now: Instant, answer: Answered, rng: &mut impl Rng) -> Step {
-        let Answered { verdict, cause, settlement, announced, status, first_byte, request_id } = answer;
+        let Answered { verdict, cause, settlement, cost, announced, status, first_byte, request_id } = answer;
         if let Some(permit) = &self.permit {
             permit.learn(now, &announced);
         }
@@ -199,6 +217,7 @@ impl Call {
         // Before the place is given on: the next in line must not take it into the server's pause.
         self.cool_down(now, &verdict);
         self.settle(now, settlement);
+        self.pay(cost);
         self.tell_attempt(now, verdict.class.as_str(), Some(status), request_id);
         if verdict.class != Class::Success {
             // A gateway gave up waiting; whoever is behind it may have finished.
@@ -216,6 +235,7 @@ impl Call {
     pub fn failed(&mut self, now: Instant, error: TransportError, rng: &mut impl Rng) -> Step {
         let outcome_unknown = error.kind.outcome_unknown();
         self.settle(now, if outcome_unknown { SPENT } else { Settlement::NeverSent });
+        self.pay((!outcome_unknown).then_some(0));
         let verdict = classify::failure(&error);
         self.tell_attempt(now, error.kind.as_str(), None, None);
         self.decide(now, Failure { verdict, cause: Cause::Transport(error), outcome_unknown }, rng)
@@ -224,6 +244,7 @@ impl Call {
     /// The caller's deadline came while the attempt was in flight.
     pub fn cut(&mut self, now: Instant) -> Step {
         self.settle(now, SPENT);
+        self.pay(None);
         self.record(now, Outcome::Neutral);
         self.tell_attempt(now, "deadline", None, None);
         let message = format!(
@@ -332,6 +353,10 @@ impl Call {
         self.fail(now, Reason::BreakerOpen, rejection.retry_after, Some(message))
     }
 
+    fn overspent(&mut self, now: Instant, exceeded: &Exceeded) -> Step {
+        self.fail(now, Reason::SpendCap, exceeded.resets_in, Some(exceeded.to_string()))
+    }
+
     fn leave_queue(&mut self, now: Instant) {
         /// A shorter wait is not worth a line in the log.
         const WORTH_TELLING: Duration = Duration::from_secs(1);
@@ -371,6 +396,7 @@ impl Call {
         message: Option<String>,
     ) -> Step {
         self.refund_pending();
+        self.money = None;
         let last = self.last.take();
         self.record(now, last.as_ref().map_or(Outcome::Neutral, |failure| outcome(&failure.verdict)));
         let cause = match (last, message) {

@@ -14,12 +14,14 @@ pub use self::order::{CallInfo, Order, Outcome, Reply, UsageSource};
 use self::attempt::{Attempt, attempt};
 use self::read::read;
 use self::report::{Teller, Told, conclude};
-use crate::call::{Call, Plan, Step};
+use crate::call::{Call, Plan, Spending, Step};
 use crate::clock;
 use crate::engine::{Engine, Upstream};
 use crate::event::Listener;
+use crate::money::Pico;
 use crate::request::RequestFacts;
 use crate::scope::Scope;
+use crate::usage::Usage;
 
 /// Makes one call. Dropping the future stops it: the connection closes and everything held goes back.
 pub async fn call(
@@ -71,7 +73,7 @@ pub async fn call(
                     Attempt::Cut => call.cut(clock::now()),
                     Attempt::Failed(error) => engine.with_rng(|rng| call.failed(clock::now(), error, rng)),
                     Attempt::Answered(answer) => {
-                        let (answered, read) = read(&scope, &order, facts.as_ref(), answer, cost);
+                        let (answered, read) = read(engine, &scope, &order, facts.as_ref(), answer, cost);
                         got = Some(read);
                         engine.with_rng(|rng| call.answered(clock::now(), answered, rng))
                     }
@@ -107,5 +109,33 @@ fn plan(engine: &Engine, order: &Order, facts: Option<&RequestFacts>, scope: &Sc
         replay_unsafe: facts.is_some_and(|facts| facts.replay_unsafe),
         stream: facts.is_some_and(|facts| facts.stream),
         on_open: engine.on_open(),
+        spending: spending(engine, order, facts, scope),
     }
+}
+
+/// Nobody knows how long an answer without a limit will be: this much is set aside for one, or twice the longest
+/// answers of late.
+const UNLIMITED_OUTPUT: u64 = 4096;
+
+fn spending(engine: &Engine, order: &Order, facts: Option<&RequestFacts>, scope: &Scope) -> Option<Spending> {
+    let ledger = engine.spend()?;
+    let wall = clock::wall();
+    // What has no body that can be read bills no tokens.
+    let max_cost = facts.map_or(Some(0), |facts| {
+        let sizes = scope.sizes.lock();
+        let output = || (2 * sizes.output()).max(UNLIMITED_OUTPUT).saturating_mul(facts.n);
+        let most = Usage {
+            input: facts.prompt_tokens(sizes.bytes_per_token()),
+            output: facts.output_limit.unwrap_or_else(output),
+            ..Usage::default()
+        };
+        engine.cost(&scope.key.model, None, facts.service_tier.as_deref(), &most).map(Pico::get)
+    });
+    let tags = order.tags.iter().flat_map(|tags| tags.iter());
+    Some(Spending {
+        ledger: Arc::clone(ledger),
+        tags: tags.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        max_cost,
+        started: (clock::now(), wall),
+    })
 }

@@ -15,13 +15,14 @@ use rand::rngs::SmallRng;
 use url::Url;
 
 use crate::clock::{self, Instant};
-use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, Timeouts};
+use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, SpendCap, Timeouts};
 use crate::error::ConfigError;
 use crate::event::{Event, LogFile, TraceId};
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::money::Pico;
 use crate::price::PriceBook;
 use crate::scope::{Scope, ScopeKey};
+use crate::spend::SpendLedger;
 use crate::transport::reqwest::ReqwestTransport;
 use crate::transport::{Transport, TransportOptions, redirect};
 use crate::usage::Usage;
@@ -35,6 +36,7 @@ pub struct GateConfig {
     pub limits: Vec<(String, Limits)>,
     pub breaker: Option<BreakerPolicy>,
     pub retry_budget: Option<RetryBudgetPolicy>,
+    pub spend: Vec<SpendCap>,
     pub prices: PriceBook,
     pub log_file: Option<PathBuf>,
     /// Makes jitter and trace ids reproducible.
@@ -55,6 +57,8 @@ pub struct Engine {
     limits: Vec<(GlobMatcher, Limits)>,
     breaker: Option<BreakerPolicy>,
     retry_budget: Option<RetryBudgetPolicy>,
+    /// `None` where there is no cap.
+    spend: Option<Arc<SpendLedger>>,
     prices: PriceBook,
     log_file: Option<LogFile>,
     log_failed: AtomicBool,
@@ -80,12 +84,14 @@ impl Engine {
         }
         config.breaker.as_ref().map_or(Ok(()), BreakerPolicy::validate)?;
         config.retry_budget.as_ref().map_or(Ok(()), RetryBudgetPolicy::validate)?;
+        config.spend.iter().try_for_each(SpendCap::validate)?;
         Ok(Self {
             retry: Arc::new(config.retry),
             timeouts: config.timeouts,
             limits,
             breaker: config.breaker,
             retry_budget: config.retry_budget,
+            spend: (!config.spend.is_empty()).then(|| SpendLedger::new(config.spend, clock::now())),
             prices: config.prices,
             log_file: config.log_file.as_deref().map(LogFile::open).transpose()?,
             log_failed: AtomicBool::new(false),
@@ -107,6 +113,10 @@ impl Engine {
 
     pub fn on_open(&self) -> OnOpen {
         self.breaker.as_ref().map_or(OnOpen::Fail, |breaker| breaker.on_open)
+    }
+
+    pub fn spend(&self) -> Option<&Arc<SpendLedger>> {
+        self.spend.as_ref()
     }
 
     pub fn metrics(&self) -> &Metrics {

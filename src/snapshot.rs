@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::breaker::State;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::engine::Engine;
 use crate::metrics::{self, Gauge, Metric};
 use crate::money::Pico;
 use crate::scope::Scope;
+use crate::spend::{Moment, SpendLedger, Standing};
 
 impl Engine {
     /// One JSON object. Times are seconds but for `latency_ms`, money is a decimal string of US dollars; what is
@@ -38,6 +39,7 @@ impl Engine {
                 "max": ms(latency.max),
             },
             "scopes": scopes,
+            "spend": self.spend().map_or_else(Vec::new, |ledger| standings(ledger, now)),
             "log_failed": self.log_failed(),
         })
         .to_string()
@@ -104,6 +106,22 @@ fn scope_state(scope: &Scope, now: Instant) -> Value {
         "breaker": breaker,
         "retry_budget": budget,
     })
+}
+
+fn standings(ledger: &SpendLedger, now: Instant) -> Vec<Value> {
+    let dollars = |picos| Pico::new(picos).to_string();
+    let standing = |standing: Standing| {
+        json!({
+            "limit_usd": dollars(standing.cap.limit),
+            "window": standing.cap.window.to_string(),
+            "tag": standing.cap.tag,
+            "spent_usd": dollars(standing.spent),
+            "reserved_usd": dollars(standing.reserved),
+            "unpriced_calls": standing.unpriced,
+            "resets_in_s": standing.resets_in.map(|wait| wait.as_secs_f64()),
+        })
+    };
+    ledger.snapshot(Moment { now, wall: clock::wall() }).into_iter().map(standing).collect()
 }
 
 /// The live state of one scope that a scrape shows.

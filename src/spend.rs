@@ -5,6 +5,7 @@
 //! which it was admitted, however late it ends: what the calls admitted in a window cost together stays within
 //! the cap, as long as none costs more than it reserved.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Instant;
 use crate::config::{OnUnpriced, PicoUsd, SpendCap, SpendWindow};
+use crate::money::Pico;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -105,7 +107,7 @@ impl SpendLedger {
             if !account.applies(tags) {
                 continue;
             }
-            if !account.admits(max_cost) {
+            if !account.has_room(max_cost, account.reserved) {
                 return Err(account.exceeded(self.started, at, max_cost));
             }
             holds.push(Hold { account: index, window: account.window });
@@ -116,6 +118,22 @@ impl SpendLedger {
             account.unpriced = account.unpriced.saturating_add(u64::from(max_cost.is_none()));
         }
         Ok(Reservation { ledger: Arc::clone(self), holds, amount, sent: false })
+    }
+
+    /// Whether what was spent already leaves no room for `max_cost`, whatever calls in flight will give back.
+    pub fn check(
+        &self,
+        at: Moment,
+        tags: &[(&str, &str)],
+        max_cost: Option<PicoUsd>,
+    ) -> Result<(), Exceeded> {
+        for account in self.accounts.lock().iter_mut() {
+            account.roll(self.started, at);
+            if account.applies(tags) && !account.has_room(max_cost, 0) {
+                return Err(account.exceeded(self.started, at, max_cost));
+            }
+        }
+        Ok(())
     }
 
     pub fn snapshot(&self, at: Moment) -> Vec<Standing> {
@@ -171,6 +189,41 @@ impl Drop for Reservation {
     }
 }
 
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cap = &self.cap;
+        let dollars = |picos| Pico::new(picos);
+        write!(f, "the spend cap of ${} {}", dollars(cap.limit), cap.window)?;
+        if let Some(tag) = &cap.tag {
+            write!(f, " for {tag}")?;
+        }
+        let Some(asked) = self.asked else {
+            return f.write_str(
+                " needs prices, and the model has none: add it to the gate's prices, or set \
+                 SpendCap(on_unpriced=\"allow\") to let such calls through uncounted",
+            );
+        };
+        write!(
+            f,
+            " has no room: ${} is spent, ${} is reserved by calls in flight, and this call may cost ${}; ",
+            dollars(self.spent),
+            dollars(self.reserved),
+            dollars(asked)
+        )?;
+        f.write_str("raise the cap, or lower the call's output limit")
+    }
+}
+
+impl fmt::Display for SpendWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Total => f.write_str("in total"),
+            Self::Day => f.write_str("a day"),
+            Self::Every(window) => write!(f, "every {} s", window.as_secs_f64()),
+        }
+    }
+}
+
 impl Account {
     fn applies(&self, tags: &[(&str, &str)]) -> bool {
         let Some(tag) = &self.cap.tag else { return true };
@@ -179,9 +232,9 @@ impl Account {
         })
     }
 
-    fn admits(&self, max_cost: Option<PicoUsd>) -> bool {
+    fn has_room(&self, max_cost: Option<PicoUsd>, reserved: PicoUsd) -> bool {
         match max_cost {
-            Some(amount) => self.spent.saturating_add(self.reserved).saturating_add(amount) <= self.cap.limit,
+            Some(amount) => self.spent.saturating_add(reserved).saturating_add(amount) <= self.cap.limit,
             None => self.cap.on_unpriced == OnUnpriced::Allow,
         }
     }

@@ -40,7 +40,7 @@ from tidegate._errors import (
 )
 from tidegate._gate import Gate, configure, default_gate
 from tidegate._log import JSONFormatter
-from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, Timeouts
+from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
 from tidegate._prices import Prices
 
 __version__ = _core.VERSION
@@ -79,6 +79,7 @@ __all__ = [
     "Retry",
     "RetryBudget",
     "RetryPolicy",
+    "SpendCap",
     "SpendCapExceededError",
     "TidegateError",
     "Timeouts",

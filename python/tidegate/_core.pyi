@@ -7,13 +7,13 @@ from decimal import Decimal
 from types import ModuleType
 from typing import Any, Literal, final
 
-from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, Timeouts
+from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
 
 VERSION: str
 _probe: ModuleType
 
 def check_policy(
-    kind: Literal["retry", "timeouts", "limits", "breaker", "retry_budget"], policy: object
+    kind: Literal["retry", "timeouts", "limits", "breaker", "retry_budget", "spend"], policy: object
 ) -> None:
     """Read every attribute of a policy; raise `ConfigError` about the first that is wrong."""
 
@@ -32,6 +32,7 @@ class Engine:
         limits: Sequence[tuple[str, Limits]],
         breaker: BreakerPolicy | None,
         retry_budget: RetryBudget | None,
+        spend: Sequence[SpendCap],
         prices: str | None,
         log_file: str | None,
         seed: int | None,
@@ -44,6 +45,7 @@ class Engine:
             limits: Patterns with their limits; the first that matches the model holds, and one is ``"*"``.
             breaker: `None` for none.
             retry_budget: `None` for none.
+            spend: Caps, each of which must have room for a call.
             prices: JSON, see `tidegate.Prices.to_json`.
             log_file: Where events are appended as lines of JSON.
             seed: Of everything random.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from tidegate import _core
 from tidegate._errors import ConfigError
 from tidegate._fields import known_keywords
-from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, Timeouts
+from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
 from tidegate._prices import Prices
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Gate:
         limits: LimitsLike | Mapping[str, LimitsLike] = "auto",
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008 frozen
         retry_budget: RetryBudget | None = RetryBudget(),  # noqa: B008 frozen
+        spend: SpendCap | Sequence[SpendCap] = (),
         prices: Prices | Mapping[str, PriceTable | Sequence[PriceTable]] | None = None,
         log_file: str | os.PathLike[str] | None = None,
         seed: int | None = None,
@@ -58,6 +59,7 @@ class Gate:
                 several patterns that match the longest holds; models that none matches have ``"auto"``.
             breaker: When to stop sending to an upstream that fails.
             retry_budget: Bound on the retries of all calls together.
+            spend: Caps on what calls may cost; a call needs room under each that applies to it.
             prices: US dollars per million tokens. `None`: costs are unknown.
             log_file: File to which each event is appended as a line of JSON. Several processes can share it.
             seed: Makes the random waits reproducible, for tests.
@@ -71,6 +73,7 @@ class Gate:
             "limits": limits,
             "breaker": _instance("breaker", breaker, BreakerPolicy, optional=True),
             "retry_budget": _instance("retry_budget", retry_budget, RetryBudget, optional=True),
+            "spend": _caps(spend),
             "prices": Prices(prices) if isinstance(prices, Mapping) else prices,
             "log_file": _path("log_file", log_file),
             "seed": _seed(seed),
@@ -83,6 +86,7 @@ class Gate:
             limits=_by_pattern(limits),
             breaker=breaker,
             retry_budget=retry_budget,
+            spend=self._settings["spend"],
             prices=table and table.to_json(),
             log_file=self._settings["log_file"],
             seed=seed,
@@ -116,6 +120,13 @@ def _instance(field: str, value: object, cls: type, *, optional: bool) -> Any:
         return value
     off = "; None turns it off" if optional else ""
     raise ConfigError(field, repr(value), f"must be a {cls.__name__}{off}")
+
+
+def _caps(spend: object) -> tuple[SpendCap, ...]:
+    caps = (spend,) if isinstance(spend, SpendCap) else spend
+    if isinstance(caps, list | tuple) and all(isinstance(cap, SpendCap) for cap in caps):
+        return tuple(caps)
+    raise ConfigError("spend", repr(spend), "must be a SpendCap, or a list of them")
 
 
 def _path(field: str, value: object) -> str | None:

@@ -6,6 +6,7 @@ A wrong value raises `ConfigError` at construction, naming the field, the value 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Literal
 
 from tidegate import _core
@@ -190,3 +191,34 @@ class RetryBudget:
 
     def __post_init__(self) -> None:
         _core.check_policy("retry_budget", self)
+
+
+@known_fields("spend")
+@dataclass(frozen=True, kw_only=True)
+class SpendCap:
+    """How much the calls of a gate, or those with one tag, may cost.
+
+    An attempt sets aside the most it can cost before it is sent and books what it did cost at its end, so that
+    the cap holds however many calls are in flight. An answer without an output limit has 4,096 tokens set
+    aside, or twice the longest answers of late where that is more.
+
+    Attributes:
+        limit: US dollars; text and `decimal.Decimal` are exact. ``SpendCap("2.50")``.
+        window: ``"total"``, as long as the gate lives; ``"day"``, the calendar day in UTC; or a number of
+            seconds, 1 or more, the first window beginning when the gate is made. Default ``"total"``.
+        tag: ``"name=value"`` of the calls it applies to, all of them together; see `tidegate.tags`. Default
+            `None`: every call.
+        on_unpriced: What happens to a call whose model has no price: ``"refuse"`` raises, ``"allow"`` sends it
+            and counts it apart. Default ``"refuse"``.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    limit: str | Decimal | int | float = field(kw_only=False)
+    window: float | Literal["total", "day"] = "total"
+    tag: str | None = None
+    on_unpriced: Literal["refuse", "allow"] = "refuse"
+
+    def __post_init__(self) -> None:
+        _core.check_policy("spend", self)

@@ -6,6 +6,7 @@ use crate::admission::{Charge, Settlement};
 use crate::breaker::{Breaker, Outcome, Rejection, Ticket};
 use crate::classify::{Class, Health, Verdict};
 use crate::clock::{self, Instant};
+use crate::config::PicoUsd;
 use crate::event::{Facts, Kind};
 
 /// An attempt that may have been served, for all we know.
@@ -31,6 +32,13 @@ impl Call {
     pub(super) fn settle(&mut self, now: Instant, settlement: Settlement) {
         if let Some(permit) = self.permit.take() {
             permit.settle(now, settlement);
+        }
+    }
+
+    /// Books what the attempt costs; with `None`, where nobody knows, all that was set aside for it.
+    pub(super) fn pay(&mut self, cost: Option<PicoUsd>) {
+        if let Some(money) = self.money.take() {
+            money.settle(cost);
         }
     }
 
@@ -77,6 +85,8 @@ impl Call {
             self.tell_attempt(now, "cancelled", None, None);
         }
         self.settle(now, SPENT);
+        // Dropped, it is free again if nothing was sent, and spent if something was.
+        self.money = None;
         self.record(now, Outcome::Neutral);
         self.refund_pending();
     }

@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use crate::admission::{Announced, Settlement};
 use crate::classify::Verdict;
-use crate::config::{OnOpen, RetryPolicy};
+use crate::clock::Instant;
+use crate::config::{OnOpen, PicoUsd, RetryPolicy};
 use crate::error::Cause;
+use crate::spend::{Exceeded, Moment, Reservation, SpendLedger};
 
 /// What a call may do and what it is expected to cost.
 #[derive(Debug, Clone)]
@@ -29,6 +31,38 @@ pub struct Plan {
     pub stream: bool,
     /// What an open breaker does to a first attempt.
     pub on_open: OnOpen,
+    /// `None` where there is no spend cap.
+    pub spending: Option<Spending>,
+}
+
+/// The caps that a call's attempts count under, and the most that one of them can cost.
+#[derive(Debug, Clone)]
+pub struct Spending {
+    pub ledger: Arc<SpendLedger>,
+    pub tags: Vec<(String, String)>,
+    /// `None`: the model has no price.
+    pub max_cost: Option<PicoUsd>,
+    /// The wall clock when the call began; a call lives too shortly to see it step.
+    pub started: (Instant, SystemTime),
+}
+
+impl Spending {
+    pub(super) fn check(&self, now: Instant) -> Result<(), Exceeded> {
+        self.ledger.check(self.at(now), &self.tags(), self.max_cost)
+    }
+
+    pub(super) fn reserve(&self, now: Instant) -> Result<Reservation, Exceeded> {
+        self.ledger.reserve(self.at(now), &self.tags(), self.max_cost)
+    }
+
+    fn at(&self, now: Instant) -> Moment {
+        let (started, wall) = self.started;
+        Moment { now, wall: wall + now.since(started) }
+    }
+
+    fn tags(&self) -> Vec<(&str, &str)> {
+        self.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+    }
 }
 
 /// What the driver read from an answer.
@@ -38,6 +72,8 @@ pub struct Answered {
     /// The answer as the user's exception will show it, should it be a failure.
     pub cause: Cause,
     pub settlement: Settlement,
+    /// What it is billed; `None` where nobody knows.
+    pub cost: Option<PicoUsd>,
     /// What it says about the provider's quota.
     pub announced: Announced,
     pub status: u16,

@@ -10,7 +10,9 @@ use crate::admission::{Announced, Charge, Settlement};
 use crate::call::Answered;
 use crate::classify::{self, Class, Period, Quota, QuotaFacts, Reading, Verdict};
 use crate::clock;
+use crate::engine::Engine;
 use crate::error::Cause;
+use crate::money::Pico;
 use crate::request::RequestFacts;
 use crate::scope::Scope;
 
@@ -18,15 +20,18 @@ use crate::scope::Scope;
 pub(super) struct Read {
     pub(super) reply: Reply,
     pub(super) reading: Option<Reading>,
+    /// What it is billed; `None` where the price is not known.
+    pub(super) cost: Option<Pico>,
     pub(super) first_byte: Duration,
 }
 
 pub(super) fn read(
+    engine: &Engine,
     scope: &Scope,
     order: &Order,
     facts: Option<&RequestFacts>,
     answer: Answer,
-    cost: u64,
+    reserved: u64,
 ) -> (Answered, Read) {
     let Answer { status, headers, body, first_byte } = answer;
     let wall = clock::wall();
@@ -44,13 +49,23 @@ pub(super) fn read(
         reading.service_tier = facts.and_then(|facts| facts.service_tier.clone());
     }
     let usage = reading.as_ref().and_then(|reading| reading.usage.as_ref());
+    let cost = usage.and_then(|usage| {
+        let served = reading.as_ref().and_then(|reading| reading.model.as_deref());
+        let tier = reading.as_ref().and_then(|reading| reading.service_tier.as_deref());
+        engine.cost(&scope.key.model, served, tier, usage)
+    });
+    // Providers do not bill an answer that is an error.
+    let billed = match cost {
+        None if usage.is_none() && verdict.class != Class::Success => Some(0),
+        cost => cost.map(Pico::get),
+    };
     let settlement = if let Some(usage) = usage {
         if let Some(facts) = facts {
             scope.sizes.lock().record(facts, usage);
         }
         Settlement::Used { tokens: usage.total() }
     } else if verdict.class == Class::Success {
-        Settlement::Estimated { tokens: cost }
+        Settlement::Estimated { tokens: reserved }
     } else {
         Settlement::Failed { charge: if status == 429 { Charge::Keep } else { Charge::Refund } }
     };
@@ -68,9 +83,17 @@ pub(super) fn read(
     };
     let request_id = classify::request_id(&headers);
     let announced = announced(&QuotaFacts::from_headers(&headers, wall));
-    let answered =
-        Answered { verdict, cause, settlement, announced, status, request_id, first_byte: Some(first_byte) };
-    (answered, Read { reply: Reply { status, headers, body }, reading, first_byte })
+    let answered = Answered {
+        verdict,
+        cause,
+        settlement,
+        cost: billed,
+        announced,
+        status,
+        request_id,
+        first_byte: Some(first_byte),
+    };
+    (answered, Read { reply: Reply { status, headers, body }, reading, cost, first_byte })
 }
 
 /// What the admission controller can use of an announcement: quotas per minute.

@@ -82,17 +82,12 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
     told.concluded = true;
     let Told { teller, call, .. } = told;
     let now = clock::now();
-    let (reading, first_byte, reply) = match got {
-        Some(read) => (read.reading, Some(read.first_byte), Some(read.reply)),
-        None => (None, None, None),
+    let (reading, cost, first_byte, reply) = match got {
+        Some(read) => (read.reading, read.cost, Some(read.first_byte), Some(read.reply)),
+        None => (None, None, None, None),
     };
-    let reading = reading.filter(|_| result.is_ok());
-    let usage = reading.as_ref().and_then(|reading| reading.usage);
-    let cost = usage.as_ref().and_then(|usage| {
-        let served = reading.as_ref().and_then(|reading| reading.model.as_deref());
-        let tier = reading.as_ref().and_then(|reading| reading.service_tier.as_deref());
-        teller.engine.cost(&teller.model, served, tier, usage)
-    });
+    let usage = reading.filter(|_| result.is_ok()).and_then(|reading| reading.usage);
+    let cost = cost.filter(|_| result.is_ok());
     let info = CallInfo {
         trace_id: teller.trace_id,
         model: Arc::clone(&teller.model),

@@ -61,6 +61,7 @@ struct Settings {
     limits: Vec<(String, Limits)>,
     breaker: Option<config::BreakerPolicy>,
     retry_budget: Option<config::RetryBudgetPolicy>,
+    spend: Vec<config::SpendCap>,
     prices: PriceBook,
     log_file: Option<String>,
     seed: Option<u64>,
@@ -74,6 +75,7 @@ impl Settings {
             limits: self.limits.clone(),
             breaker: self.breaker.clone(),
             retry_budget: self.retry_budget.clone(),
+            spend: self.spend.clone(),
             prices: self.prices.clone(),
             log_file: self.log_file.as_ref().map(Into::into),
             seed: self.seed,
@@ -84,7 +86,7 @@ impl Settings {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (*, retry, timeouts, limits, breaker, retry_budget, prices, log_file, seed))]
+    #[pyo3(signature = (*, retry, timeouts, limits, breaker, retry_budget, spend, prices, log_file, seed))]
     #[allow(clippy::too_many_arguments, reason = "the settings of a gate, by name")]
     fn new(
         py: Python<'_>,
@@ -93,6 +95,7 @@ impl PyEngine {
         limits: Vec<(String, Bound<'_, PyAny>)>,
         breaker: Option<&Bound<'_, PyAny>>,
         retry_budget: Option<&Bound<'_, PyAny>>,
+        spend: Vec<Bound<'_, PyAny>>,
         prices: Option<&str>,
         log_file: Option<String>,
         seed: Option<u64>,
@@ -109,6 +112,7 @@ impl PyEngine {
             limits,
             breaker: breaker.map(policy::breaker).transpose()?,
             retry_budget: retry_budget.map(policy::retry_budget).transpose()?,
+            spend: spend.iter().map(policy::spend).collect::<PyResult<_>>()?,
             prices: prices.map(price_book).transpose().map_err(config)?.unwrap_or_default(),
             log_file,
             seed,

@@ -6,9 +6,11 @@ use pyo3::prelude::*;
 
 use super::errors::config_error;
 use crate::config::{
-    self, BreakerPolicy, Limits, OnOpen, Oversize, RetryBudgetPolicy, RetryPolicy, Start, Timeouts,
+    self, BreakerPolicy, Limits, OnOpen, OnUnpriced, Oversize, RetryBudgetPolicy, RetryPolicy, SpendCap,
+    SpendWindow, Start, Timeouts,
 };
 use crate::error::ConfigError;
+use crate::money::Pico;
 
 /// One policy object and the prefix of its fields in messages.
 struct Fields<'a, 'py> {
@@ -171,6 +173,34 @@ pub(crate) fn retry_budget(object: &Bound<'_, PyAny>) -> PyResult<RetryBudgetPol
     fields.valid(policy, result)
 }
 
+pub(crate) fn spend(object: &Bound<'_, PyAny>) -> PyResult<SpendCap> {
+    const AMOUNT: &str = "must be an amount of US dollars, such as \"2.50\" or Decimal(\"2.50\")";
+    const WINDOW: &str = "must be \"total\", \"day\" or a number of seconds";
+    let fields = Fields { object, prefix: "spend" };
+    let limit = fields.get("limit")?;
+    let amount = match limit.is_instance_of::<pyo3::types::PyBool>() {
+        true => None,
+        false => Pico::from_dollars(&limit.str()?.to_string()),
+    };
+    let window = fields.get("window")?;
+    let window = match window.extract::<&str>() {
+        Ok("total") => SpendWindow::Total,
+        Ok("day") => SpendWindow::Day,
+        Ok(_) => return Err(fields.refuse("window", &window, WINDOW)),
+        Err(_) => SpendWindow::Every(fields.as_seconds("window", &window)?),
+    };
+    let tag = fields.get("tag")?;
+    let policy = SpendCap {
+        limit: amount.ok_or_else(|| fields.refuse("limit", &limit, AMOUNT))?.get(),
+        window,
+        tag: tag.extract().map_err(|_| fields.refuse("tag", &tag, "must be key=value, as text, or None"))?,
+        on_unpriced: fields
+            .choice("on_unpriced", &[("refuse", OnUnpriced::Refuse), ("allow", OnUnpriced::Allow)])?,
+    };
+    let result = policy.validate();
+    fields.valid(policy, result)
+}
+
 /// Checks a policy as it is made, so that the mistake is reported where it stands.
 #[pyfunction]
 pub(crate) fn check_policy(kind: &str, policy: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -180,6 +210,7 @@ pub(crate) fn check_policy(kind: &str, policy: &Bound<'_, PyAny>) -> PyResult<()
         "limits" => limits(policy).map(drop),
         "breaker" => breaker(policy).map(drop),
         "retry_budget" => retry_budget(policy).map(drop),
+        "spend" => spend(policy).map(drop),
         _ => Err(config_error(policy.py(), &ConfigError::new("kind", kind, "must be the name of a policy"))),
     }
 }

@@ -19,11 +19,13 @@ use crate::usage::Usage;
 pub(crate) struct PyResponse {
     reply: Reply,
     info: CallInfo,
+    /// Made when asked for: most callers never look.
+    shown: PyOnceLock<Py<PyCallInfo>>,
 }
 
 impl PyResponse {
     pub(crate) fn new(reply: Reply, info: CallInfo) -> Self {
-        Self { reply, info }
+        Self { reply, info, shown: PyOnceLock::new() }
     }
 }
 
@@ -64,8 +66,9 @@ impl PyResponse {
     }
 
     #[getter]
-    fn info(&self) -> PyCallInfo {
-        PyCallInfo::new(self.info.clone())
+    fn info(&self, py: Python<'_>) -> PyResult<Py<PyCallInfo>> {
+        let make = || Py::new(py, PyCallInfo::new(self.info.clone()));
+        self.shown.get_or_try_init(py, make).map(|info| info.clone_ref(py))
     }
 
     #[getter]

@@ -73,6 +73,7 @@ impl Reply {
             verdict: self.verdict.clone(),
             cause,
             settlement,
+            cost: None,
             announced: Announced::default(),
             status: self.status,
             request_id: None,
