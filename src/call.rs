@@ -310,7 +310,11 @@ impl Call {
             return self.fail(now, Reason::BreakerOpen, rejection.retry_after, None);
         }
         if let Some(budget) = &self.scope.budget {
-            let withdrawn = budget.lock().withdraw(now, cost);
+            let peak = self.scope.peak_in_flight();
+            let mut budget = budget.lock();
+            budget.widen(peak);
+            let withdrawn = budget.withdraw(now, cost);
+            drop(budget);
             match withdrawn {
                 Ok(withdrawal) => self.withdrawal = Some(withdrawal),
                 Err(empty) => return self.fail(now, Reason::Budget, hint.or(empty.refill_in), None),

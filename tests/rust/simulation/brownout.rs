@@ -42,7 +42,7 @@ pub(crate) fn measure(share: f64) -> Figure {
         mean(&(0..SEEDS).map(run).collect::<Vec<_>>())
     };
     Figure {
-        per_call: success(Client::Guarded(Box::new(Guards::with_concurrency(1000)))),
+        per_call: success(Client::Guarded(Box::new(Guards::with_concurrency(32)))),
         per_attempt: success(Client::Control(breaker_per_attempt)),
     }
 }
