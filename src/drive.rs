@@ -60,14 +60,13 @@ pub async fn call(
             Step::Send { number, until, slow_at } => {
                 let begun = AtomicBool::new(false);
                 let mut attempt = pin!(attempt(engine, upstream, &order, number, until, &begun));
-                let ended = match clock::until(slow_at, &mut attempt).await {
-                    Some(ended) => ended,
-                    None => {
-                        if !begun.load(Ordering::Relaxed) {
-                            call.slow(clock::now());
-                        }
-                        attempt.await
+                let ended = if let Some(ended) = clock::until(slow_at, &mut attempt).await {
+                    ended
+                } else {
+                    if !begun.load(Ordering::Relaxed) {
+                        call.slow(clock::now());
                     }
+                    attempt.await
                 };
                 match ended {
                     Attempt::Cut => call.cut(clock::now()),
