@@ -20,6 +20,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
+    #[expect(clippy::needless_pass_by_value, reason = "takes numbers and texts alike, as they are at hand")]
     pub fn new(field: impl Into<String>, value: impl ToString, rule: impl Into<String>) -> Self {
         Self { field: field.into(), value: value.to_string(), rule: rule.into() }
     }
@@ -89,7 +90,7 @@ pub enum TransportErrorKind {
     ConnectTimeout,
     /// The connection broke before the first byte of an answer; the server may have acted.
     Reset,
-    /// The peer proved that it did not process the request (HTTP/2 GOAWAY, REFUSED_STREAM, a stale pooled
+    /// The peer proved that it did not process the request (HTTP/2 GOAWAY, `REFUSED_STREAM`, a stale pooled
     /// connection).
     NotProcessed,
     /// No first byte within `Timeouts::first_byte`; the server may have acted.

@@ -155,10 +155,9 @@ impl Facts {
     pub fn level(&self, kind: Kind) -> Level {
         match kind {
             Kind::Attempt => Level::Debug,
-            Kind::Wait => Level::Info,
+            Kind::Call if self.outcome != Some("ok") => Level::Warning,
+            Kind::Call | Kind::Wait => Level::Info,
             Kind::Retry | Kind::Breaker => Level::Warning,
-            Kind::Call if self.outcome == Some("ok") => Level::Info,
-            Kind::Call => Level::Warning,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::breaker::State;
+use crate::breaker::{OpenReason, State};
 use crate::clock::{self, Instant};
 use crate::engine::Engine;
 use crate::metrics::{self, Gauge, Metric};
@@ -72,7 +72,7 @@ fn scope_state(scope: &Scope, now: Instant) -> Value {
         let breaker = breaker.lock().snapshot(now);
         json!({
             "state": breaker.state.as_str(),
-            "reason": breaker.reason.map(|reason| reason.as_str()),
+            "reason": breaker.reason.map(OpenReason::as_str),
             "next_probe_s": breaker.next_probe_in.map(seconds),
             "calls_in_window": breaker.window.total,
             "failures_in_window": breaker.window.failures,

@@ -40,8 +40,8 @@ impl<T> PerProcess<T> {
     fn get(&self, build: impl FnOnce() -> Result<T, ConfigError>) -> Result<Arc<T>, ConfigError> {
         let mut current = self.current.lock();
         if current.0 != runtime::generation() {
-            let built = (runtime::generation(), Arc::new(build()?));
-            std::mem::forget(std::mem::replace(&mut *current, built));
+            let renewed = (runtime::generation(), Arc::new(build()?));
+            std::mem::forget(std::mem::replace(&mut *current, renewed));
         }
         Ok(Arc::clone(&current.1))
     }
@@ -184,6 +184,7 @@ impl PyUpstream {
     /// Starts a call on the running loop.
     #[pyo3(signature = (method, path, options, *, json=None, content=None, log_level=NOTHING, context=None))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a request, by name")]
+    #[allow(clippy::similar_names, reason = "they are Python's keywords")]
     fn submit(
         &self,
         py: Python<'_>,

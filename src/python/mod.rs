@@ -38,7 +38,7 @@ mod core {
     #[pymodule_export]
     use super::runtime::{_after_fork_in_child, _at_exit};
 
-    use super::*;
+    use super::{Bound, PyAnyMethods, PyModule, PyResult};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -170,7 +170,7 @@ fn transport_error(error: reqwest::Error) -> TransportError {
     TransportError { kind, message }
 }
 
-/// A graceful GOAWAY or REFUSED_STREAM from the peer (RFC 9113, section 8.7), or a request that hyper gave up
+/// A graceful GOAWAY or `REFUSED_STREAM` from the peer (RFC 9113, section 8.7), or a request that hyper gave up
 /// before it was written.
 fn never_processed(error: &reqwest::Error) -> bool {
     let mut source = error.source();

@@ -7,6 +7,12 @@
     clippy::unwrap_used,
     reason = "a test that meets the unexpected must fail; clippy exempts only the functions marked as tests"
 )]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "models draw small numbers as fractions; casts of floats saturate"
+)]
+#![allow(clippy::float_cmp, reason = "figures that are told or learned must come back to the bit")]
 
 mod admission_announced;
 mod admission_cases;

@@ -12,7 +12,7 @@ use super::mock_client::{Client, End, Seen, ledger, start, until};
 /// Long enough for a byte on loopback to have come, were there one.
 const MOMENT: Duration = Duration::from_millis(100);
 
-fn play(response: Value) -> Seen {
+fn play(response: &Value) -> Seen {
     let server = start(&json!({"script": [response]}));
     Client::new(&server).chat(&json!({}))
 }
@@ -40,7 +40,7 @@ fn silent_faults_send_no_byte() {
 
 #[test]
 fn half_a_body_ends_in_a_fin_a_reset_or_nothing() {
-    let whole = play(json!({})).body.len();
+    let whole = play(&json!({})).body.len();
     for (fault, end) in [("cut", End::Eof), ("cut_reset", End::Reset), ("stall", End::Silence)] {
         let server = start(&json!({"script": [{"fault": fault}]}));
         let mut client = Client::new(&server);
@@ -81,17 +81,17 @@ fn a_stream_that_is_cut_has_no_last_chunk_and_bills_what_it_sent() {
 
 #[test]
 fn complete_messages_that_are_no_answer() {
-    let truncated = play(json!({"fault": "truncate"}));
+    let truncated = play(&json!({"fault": "truncate"}));
     assert_eq!((truncated.status, truncated.end), (200, End::Complete));
     let error = serde_json::from_slice::<Value>(&truncated.body).unwrap_err();
     assert!(error.is_eof());
-    assert_eq!(play(json!({"fault": "empty"})).body.len(), 0);
-    assert_eq!(play(json!({"fault": "blank"})).text().trim(), "");
-    assert!(serde_json::from_slice::<Value>(&play(json!({"fault": "malformed"})).body).is_err());
-    let html = play(json!({"fault": "html_502"}));
+    assert_eq!(play(&json!({"fault": "empty"})).body.len(), 0);
+    assert_eq!(play(&json!({"fault": "blank"})).text().trim(), "");
+    assert!(serde_json::from_slice::<Value>(&play(&json!({"fault": "malformed"})).body).is_err());
+    let html = play(&json!({"fault": "html_502"}));
     assert_eq!((html.status, html.header("content-type")), (502, Some("text/html; charset=utf-8")));
-    assert!(play(json!({"fault": "html_200"})).text().starts_with("<!DOCTYPE"));
-    let error = play(json!({"fault": "error_200"}));
+    assert!(play(&json!({"fault": "html_200"})).text().starts_with("<!DOCTYPE"));
+    let error = play(&json!({"fault": "error_200"}));
     assert_eq!((error.status, &error.json()["error"]["type"]), (200, &json!("server_error")));
     let server = start(&json!({"script": [{"fault": "garbage"}]}));
     let mut client = Client::new(&server);
@@ -149,11 +149,11 @@ fn scripted_chunks_end_as_the_script_says() {
             "close": close,
         })
     };
-    assert_eq!(play(response("fin")).end, End::Eof);
-    assert_eq!(play(response("rst")).end, End::Reset);
+    assert_eq!(play(&response("fin")).end, End::Eof);
+    assert_eq!(play(&response("rst")).end, End::Reset);
     let mut until_close = response("fin");
     until_close["until_close"] = json!(true);
-    let seen = play(until_close);
+    let seen = play(&until_close);
     assert_eq!((seen.end, seen.header("transfer-encoding")), (End::Eof, None));
     assert_eq!(seen.text(), "data: x\n\n");
     let server = start(&json!({"script": [{"chunks": [], "close": "hang"}]}));
@@ -168,11 +168,11 @@ fn scripted_chunks_end_as_the_script_says() {
 fn a_body_drips() {
     let text = r#"{"ok": true}"#;
     let drip = json!({"b64": STANDARD.encode(text), "bytes_per_step": 5, "step_s": 0.001});
-    let seen = play(json!({"status": 200, "drip": drip}));
+    let seen = play(&json!({"status": 200, "drip": drip}));
     assert_eq!((seen.text(), &seen.chunks[..]), (text, &[5, 5, 2][..]));
     let length = text.len().to_string();
     let seen = play(
-        json!({"headers": {"content-length": length, "content-type": "application/json"}, "drip": drip}),
+        &json!({"headers": {"content-length": length, "content-type": "application/json"}, "drip": drip}),
     );
     assert_eq!((seen.text(), seen.end, seen.chunks.len()), (text, End::Complete, 0));
 }
@@ -235,13 +235,13 @@ fn a_kept_connection_can_close_by_itself() {
 
 #[test]
 fn a_stated_length_that_is_wrong_cuts_the_answer() {
-    let seen = play(json!({"headers": {"content-length": "20"}, "body_text": "short"}));
+    let seen = play(&json!({"headers": {"content-length": "20"}, "body_text": "short"}));
     assert_eq!((seen.text(), seen.end), ("short", End::Eof));
 }
 
 #[test]
 fn bodies_can_be_compressed() {
-    let seen = play(json!({"encoding": "gzip", "body_text": "hello hello"}));
+    let seen = play(&json!({"encoding": "gzip", "body_text": "hello hello"}));
     assert_eq!(seen.header("content-encoding"), Some("gzip"));
     let mut text = String::new();
     flate2::read::GzDecoder::new(&seen.body[..]).read_to_string(&mut text).unwrap();
@@ -274,14 +274,14 @@ fn headers_repeat_and_know_the_time_and_the_port() {
 
 #[test]
 fn errors_come_in_the_shape_of_the_provider() {
-    let seen = play(json!({"error": "overloaded", "provider": "anthropic", "retry_after_s": 2}));
+    let seen = play(&json!({"error": "overloaded", "provider": "anthropic", "retry_after_s": 2}));
     assert_eq!((seen.status, seen.header("retry-after")), (529, Some("2")));
     assert_eq!(seen.json()["error"]["type"], "overloaded_error");
-    let seen = play(json!({"status": 429, "provider": "gemini", "retry_after_s": 1.5}));
+    let seen = play(&json!({"status": 429, "provider": "gemini", "retry_after_s": 1.5}));
     assert_eq!(seen.json()[0]["error"]["details"][1]["retryDelay"], "1.5s");
-    let seen = play(json!({"status": 200, "error": "rate_limit"}));
+    let seen = play(&json!({"status": 200, "error": "rate_limit"}));
     assert_eq!((seen.status, &seen.json()["error"]["code"]), (200, &json!("rate_limit_exceeded")));
-    assert_eq!(play(json!({"status": 204})).body.len(), 0);
+    assert_eq!(play(&json!({"status": 204})).body.len(), 0);
 }
 
 #[test]
