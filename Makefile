@@ -39,8 +39,18 @@ simulate: ## Run the fleet simulator and print its figures beside those of commo
 plot: ## Draw docs/images/retry-storm.svg from the simulator
 	cargo run --release --quiet --example simulate -- --plot docs/images/retry-storm.svg
 
-check: layers test ## What continuous integration runs: format, layers, every test
+check: lint layers test ## What continuous integration runs: format, lints, layers, stubs, every test
+
+# With optimisation, though nothing is run: what the tests and the extension have built is then used again. The
+# core without Python is looked at too, beside one example that makes cargo choose the features of the first pass.
+lint: install ## Format, clippy, ruff, types, and the stub beside the extension it describes
 	cargo fmt --check
+	cargo clippy --release --quiet --all-targets --features python -- -D warnings
+	cargo clippy --release --quiet --lib --example simulate -- -D warnings
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest tidegate._core
 
 layers: ## One file names reqwest, one asyncio, one the clock
 	@! grep -rlE 'reqwest::(Client|Proxy|Error)' src --include='*.rs' | grep -v '^src/transport/reqwest.rs$$'
@@ -57,4 +67,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check layers help install demo test test-rust test-python simulate plot fmt clean
+.PHONY: check lint layers help install demo test test-rust test-python simulate plot fmt clean

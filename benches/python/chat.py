@@ -22,7 +22,7 @@ REQUEST: dict[str, Any] = {
 
 
 def gate(*, on: bool) -> Any:
-    """Return a gate with every mechanism configured and none of its limits in reach, or with all of them off."""
+    """Return a gate with every mechanism on, its limits out of reach; or with all of them off."""
     from tidegate import BreakerPolicy, Gate, Limits, RetryBudget, RetryPolicy
 
     if not on:

@@ -62,7 +62,7 @@ async def pyreqwest(url: str) -> AsyncIterator[Call]:
 
 
 async def aiohttp(url: str) -> AsyncIterator[Call]:
-    """aiohttp with orjson, no gates."""
+    """Bare aiohttp with orjson, no gates."""
     import aiohttp as library
     import orjson
 
@@ -92,9 +92,7 @@ async def openai(url: str) -> AsyncIterator[Call]:
         yield call
 
 
-ASYNC = {
-    function.__name__: function for function in (tidegate_on, tidegate_off, pyreqwest, aiohttp, openai)
-}
+ASYNC = {function.__name__: function for function in (tidegate_on, tidegate_off, pyreqwest, aiohttp, openai)}
 
 
 async def run_async(name: str, url: str, calls: int, in_flight: int, warm_up: int) -> dict[str, Any]:

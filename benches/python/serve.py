@@ -10,6 +10,7 @@ import json
 import sys
 
 from open_files import allow_many
+
 from tidegate.testing import FaultServer
 
 

@@ -9,6 +9,24 @@ from typing import Any, Literal, final
 
 from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
 
+__all__ = [
+    "VERSION",
+    "CallInfo",
+    "Engine",
+    "LoopQueue",
+    "MockServer",
+    "Response",
+    "Retry",
+    "Ticket",
+    "Upstream",
+    "Usage",
+    "_after_fork_in_child",
+    "_at_exit",
+    "_probe",
+    "_restore_call_info",
+    "check_policy",
+]
+
 VERSION: str
 _probe: ModuleType
 
@@ -19,6 +37,7 @@ def check_policy(
 
 def _after_fork_in_child() -> None: ...
 def _at_exit() -> None: ...
+def _restore_call_info(json: str) -> CallInfo: ...
 
 @final
 class Engine:
@@ -114,6 +133,12 @@ class Upstream:
         log_level: int = ...,
     ) -> Response:
         """Make a call and wait for its end without the interpreter; see `submit`."""
+
+@final
+class LoopQueue:
+    """Where an event loop collects what has arrived for it."""
+
+    def _drain(self) -> None: ...
 
 @final
 class Ticket:
