@@ -30,8 +30,7 @@ test-rust: ## Run the tests of the core, which need no Python
 	cargo test --release --quiet
 
 test-python: install ## Run the tests of the package
-	# The fork of a loop in daemon threads failed once beside a busy compiler and is not understood yet.
-	$(BIN)/pytest -q --deselect "tests/python/test_boundary_fallback.py::test_forks_and_ends"
+	$(BIN)/pytest -q
 
 simulate: ## Run the fleet simulator and print its figures beside those of common retry policies
 	cargo run --release --quiet --example simulate

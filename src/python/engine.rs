@@ -198,7 +198,7 @@ impl PyUpstream {
     ) -> PyResult<Ticket> {
         let _inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?;
-        bridge::submit(py, context, |courier| job.spawn(courier, log_level))
+        bridge::submit(py, context, |courier| job.spawn(py, courier, log_level))
     }
 
     /// Makes a call and waits for it without the GIL.
@@ -216,7 +216,7 @@ impl PyUpstream {
     ) -> PyResult<Py<PyResponse>> {
         let mut inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?;
-        blocking::wait(py, &mut inside, |mailbox| job.spawn(mailbox, log_level))
+        blocking::wait(py, &mut inside, |mailbox| job.spawn(py, mailbox, log_level))
     }
 }
 
@@ -228,9 +228,9 @@ struct Job {
 }
 
 impl Job {
-    fn spawn(self, sink: impl Sink, log_level: i32) -> PyResult<Task> {
+    fn spawn(self, py: Python<'_>, sink: impl Sink, log_level: i32) -> PyResult<Task> {
         let Self { engine, upstream, order } = self;
-        let task = runtime::handle()?.spawn(async move {
+        let task = runtime::handle(py)?.spawn(async move {
             let mut promise = Promise { sink, kept: false };
             let listener = (log_level < NOTHING).then(|| {
                 Box::new(LogListener { sink: promise.sink.clone(), lowest: log_level }) as Box<dyn Listener>

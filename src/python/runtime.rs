@@ -36,13 +36,21 @@ pub(crate) fn generation() -> u64 {
     FORKS.load(Ordering::Acquire)
 }
 
-/// The runtime of this process.
-pub(crate) fn handle() -> PyResult<Handle> {
+/// The runtime of this process. While the process ends there is none: the thread that ends it is told so; a
+/// daemon thread, which was inside already and ran Python in between, stays here, as it would a moment later.
+pub(crate) fn handle(py: Python<'_>) -> PyResult<Handle> {
     let mut runtime = RUNTIME.lock();
     if let Some(runtime) = runtime.as_ref() {
         return Ok(runtime.handle().clone());
     }
-    if EXITING.load(Ordering::Acquire) {
+    if EXITING.load(Ordering::SeqCst) {
+        drop(runtime);
+        if !is_welcome() {
+            py.detach(|| {
+                INSIDE.fetch_sub(DEPTH.replace(0), Ordering::SeqCst);
+                wait_for_the_end();
+            });
+        }
         return Err(PyRuntimeError::new_err(
             "the interpreter is shutting down: tidegate makes no more calls",
         ));
@@ -113,11 +121,15 @@ impl Drop for Inside {
 fn count_in() -> bool {
     INSIDE.fetch_add(1, Ordering::SeqCst);
     DEPTH.set(DEPTH.get() + 1);
-    let welcome = !EXITING.load(Ordering::SeqCst) || *EXITING_THREAD.lock() == Some(thread::current().id());
+    let welcome = is_welcome();
     if !welcome {
         count_out();
     }
     welcome
+}
+
+fn is_welcome() -> bool {
+    !EXITING.load(Ordering::SeqCst) || *EXITING_THREAD.lock() == Some(thread::current().id())
 }
 
 fn count_out() {

@@ -107,6 +107,73 @@ while gate.snapshot()["calls"] < 100:
 at_end()
 """
 
+# Daemon threads that run Python of the caller's below Rust while the runtime is stopped, and then go on.
+LATE = """
+from collections.abc import Mapping
+from pathlib import Path
+
+inside = threading.Event()
+
+def runs(thread):
+    try:
+        return (thread / "comm").read_text() == "tidegate\\n"
+    except OSError:
+        return False
+
+def until_the_runtime_is_gone():
+    inside.set()
+    while any(map(runs, Path("/proc/self/task").iterdir())):
+        time.sleep(0.001)
+
+class Late(Mapping):
+    def __getitem__(self, name):
+        return "value"
+    def __iter__(self):
+        until_the_runtime_is_gone()
+        return iter(["x-late"])
+    def __len__(self):
+        return 1
+
+def end(work):
+    call()
+    threading.Thread(target=work, daemon=True).start()
+    inside.wait()
+    at_end()
+"""
+
+LATE_CALL = LATE + "end(lambda: call(headers=Late()))"
+
+LATE_IN_A_LOOP = LATE + "end(lambda: asyncio.run(acall(headers=Late())))"
+
+LATE_FUTURE = (
+    LATE
+    + """
+class Loop(asyncio.SelectorEventLoop):
+    def create_future(self):
+        if sys._getframe(1).f_code.co_name == "_start":
+            until_the_runtime_is_gone()
+        return super().create_future()
+def work():
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(acall())
+end(work)
+"""
+)
+
+# A filter, not a handler: the end of `logging` waits for the locks of its handlers.
+LATE_IN_A_FILTER = (
+    LATE
+    + """
+def call_late(record):
+    if record.model == "outer" and not inside.is_set():
+        call(headers=Late())
+    return True
+logging.getLogger("tidegate").addFilter(call_late)
+logging.getLogger("tidegate").setLevel(logging.DEBUG)
+end(lambda: asyncio.run(acall("outer")))
+"""
+)
+
 THREAD_ENDS_LATER = """
 def work():
     assert call("later") == 200
@@ -161,6 +228,10 @@ def slow_server():
         pytest.param(DAEMONS_WAIT, 0, id="daemon threads wait"),
         pytest.param(DAEMONS_BUSY, 0, id="daemon threads call on and on"),
         pytest.param(DAEMON_LOOPS, 0, id="loops in daemon threads"),
+        pytest.param(LATE_CALL, 0, id="a daemon thread starts a call meanwhile"),
+        pytest.param(LATE_IN_A_LOOP, 0, id="a loop in a daemon thread starts a call meanwhile"),
+        pytest.param(LATE_FUTURE, 0, id="a loop in a daemon thread makes a future meanwhile"),
+        pytest.param(LATE_IN_A_FILTER, 0, id="a log filter in a daemon thread starts a call meanwhile"),
         pytest.param(THREAD_ENDS_LATER, 0, id="a thread ends later"),
         pytest.param(RAISES, 1, id="exception at module level"),
         pytest.param(LOOP_LEFT_OPEN, 5, id="a loop left open"),
