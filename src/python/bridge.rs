@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
-use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError};
+use pyo3::exceptions::{PyException, PyNotImplementedError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCFunction, PyDict, PyWeakrefReference};
@@ -161,22 +161,29 @@ impl Ticket {
 
 #[pymethods]
 impl LoopQueue {
-    /// Called by the loop when there is something to collect.
-    fn _drain(&self, py: Python<'_>) {
+    /// Called by the loop when there is something to collect. Raises Ctrl-C and the like from a signal handler
+    /// that ran meanwhile, when everything is delivered.
+    fn _drain(&self, py: Python<'_>) -> PyResult<()> {
         let _inside = runtime::enter(py);
         if self.generation != runtime::generation() {
-            return;
+            return Ok(());
         }
         if let Some(mut socket) = self.readable.as_ref() {
             let mut bytes = [0; 64];
             while matches!(socket.read(&mut bytes), Ok(n) if n == bytes.len()) {}
         }
         let deliveries = std::mem::take(&mut *self.inbox.deliveries.lock());
+        let mut ended = Ok(());
         for (key, delivery) in deliveries {
-            if let Err(error) = self.deliver(py, key, delivery) {
-                error.write_unraisable(py, Some(self.event_loop.bind(py)));
+            match self.deliver(py, key, delivery) {
+                Err(error) if ended.is_err() || error.is_instance_of::<PyException>(py) => {
+                    error.write_unraisable(py, Some(self.event_loop.bind(py)));
+                }
+                Err(interrupt) => ended = Err(interrupt),
+                Ok(()) => {}
             }
         }
+        ended
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -1,6 +1,6 @@
 //! What a task hands back to the thread that asked, and its way into Python.
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
@@ -30,7 +30,24 @@ pub(crate) struct LogRecord {
 
 impl LogRecord {
     /// Emits the record, in `context` where one is given.
+    ///
+    /// No call fails because somebody's handler or filter does: such an error is reported as one that cannot be
+    /// raised, unless `logging.raiseExceptions` is off, which is how `logging` treats its own. What is no
+    /// `Exception` is no failure of theirs but Ctrl-C or the end of the program, and raised.
     pub(crate) fn log(&self, py: Python<'_>, context: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        match self.emit(py, context) {
+            Err(error) if error.is_instance_of::<PyException>(py) => {
+                let logging = py.import("logging")?;
+                if logging.getattr("raiseExceptions")?.is_truthy()? {
+                    error.write_unraisable(py, Some(&logging.call_method1("getLogger", ("tidegate",))?));
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn emit(&self, py: Python<'_>, context: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         static EMIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let emit = EMIT.import(py, "tidegate._log", "emit")?;
         let (level, json) = (self.level as i32, PyBytes::new(py, &self.json));
