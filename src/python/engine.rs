@@ -6,9 +6,10 @@ use bytes::Bytes;
 use http::Method;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::value::RawValue;
 
+use super::arguments::{Content, MethodName, Path};
 use super::blocking;
 use super::bridge::{self, Ticket};
 use super::errors::config_error;
@@ -188,11 +189,11 @@ impl PyUpstream {
     fn submit(
         &self,
         py: Python<'_>,
-        method: &str,
-        path: &str,
+        method: MethodName<'_>,
+        path: Path<'_>,
         options: Option<&Bound<'_, PyDict>>,
         json: Option<&Bound<'_, PyAny>>,
-        content: Option<&Bound<'_, PyBytes>>,
+        content: Option<Content<'_>>,
         log_level: i32,
         context: Option<Py<PyAny>>,
     ) -> PyResult<Ticket> {
@@ -207,11 +208,11 @@ impl PyUpstream {
     fn call(
         &self,
         py: Python<'_>,
-        method: &str,
-        path: &str,
+        method: MethodName<'_>,
+        path: Path<'_>,
         options: Option<&Bound<'_, PyDict>>,
         json: Option<&Bound<'_, PyAny>>,
-        content: Option<&Bound<'_, PyBytes>>,
+        content: Option<Content<'_>>,
         log_level: i32,
     ) -> PyResult<Py<PyResponse>> {
         let mut inside = runtime::enter(py);
@@ -261,11 +262,11 @@ impl PyUpstream {
     fn job(
         &self,
         py: Python<'_>,
-        method: &str,
-        path: &str,
+        method: MethodName<'_>,
+        path: Path<'_>,
         options: Option<&Bound<'_, PyDict>>,
         json: Option<&Bound<'_, PyAny>>,
-        content: Option<&Bound<'_, PyBytes>>,
+        content: Option<Content<'_>>,
     ) -> PyResult<Job> {
         let config = |error: ConfigError| config_error(py, &error);
         let engine = self.engine.get().current(py)?;
@@ -273,14 +274,14 @@ impl PyUpstream {
         let upstream = self.upstream.get(build).map_err(config)?;
         let body = match (json, content) {
             (Some(json), _) => Bytes::from(encode::to_json(json)?),
-            (None, Some(content)) => Bytes::copy_from_slice(content.as_bytes()),
+            (None, Some(content)) => Bytes::copy_from_slice(content.0),
             (None, None) => Bytes::new(),
         };
-        let method = Method::from_bytes(method.as_bytes())
-            .map_err(|_| config(ConfigError::new("method", method, "must be an HTTP method")))?;
+        let method = Method::from_bytes(method.0.as_bytes())
+            .map_err(|_| config(ConfigError::new("method", method.0, "must be an HTTP method")))?;
         let mut order = Order {
             method,
-            url: upstream.url(path, &[]).map_err(config)?,
+            url: upstream.url(path.0, &[]).map_err(config)?,
             headers: upstream.headers.clone(),
             body,
             timeouts: upstream.timeouts.clone(),
@@ -289,7 +290,7 @@ impl PyUpstream {
             trace_id: None,
         };
         if let Some(options) = options {
-            apply(&mut order, &upstream, path, options)?;
+            apply(&mut order, &upstream, path.0, options)?;
         }
         Ok(Job { engine, upstream, order })
     }

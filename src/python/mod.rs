@@ -1,5 +1,6 @@
 //! The Python extension module `tidegate._core`: the only folder that names pyo3.
 
+mod arguments;
 mod blocking;
 mod bridge;
 mod encode;

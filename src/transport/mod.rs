@@ -1,5 +1,6 @@
 //! The seam between the engine and the network: one request out, one answer back, nothing decided.
 
+mod proxy;
 pub mod redirect;
 pub mod reqwest;
 

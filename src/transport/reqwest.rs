@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Body, BoxFuture, Request, Response, Transport, TransportOptions, redirect};
+use super::{Body, BoxFuture, Request, Response, Transport, TransportOptions, proxy, redirect};
 use crate::error::{ConfigError, TransportError, TransportErrorKind};
 
 /// TCP keepalive. Network address translators drop a silent flow after one to six minutes, and a long
@@ -46,12 +46,9 @@ impl ReqwestTransport {
             builder = builder.http1_only();
         }
         if let Some(proxy) = &options.proxy {
-            let proxy = reqwest::Proxy::all(proxy).map_err(|error| {
-                ConfigError::new(
-                    "proxy",
-                    "***",
-                    format!("must be the URL of a proxy ({})", error.without_url()),
-                )
+            let proxy = reqwest::Proxy::all(proxy::parse(proxy)?.as_str()).map_err(|error| {
+                let rule = format!("must be the URL of a proxy ({})", error.without_url());
+                ConfigError::new("proxy", "***", rule)
             })?;
             builder = builder.proxy(proxy);
         } else if proxies_are_off() {

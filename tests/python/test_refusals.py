@@ -1,5 +1,6 @@
 """What cannot be is refused before anything is sent, by field, value and rule; secrets are never shown."""
 
+import asyncio
 import io
 import logging
 import math
@@ -99,6 +100,11 @@ def test_gates_and_policies(make, field, value):
         ({"proxy": f":::{SECRET}"}, "proxy"),
         ({"proxy": f"http://user:{SECRET}@example.com:99999"}, "proxy"),
         ({"proxy": ""}, "proxy"),
+        ({"proxy": "proxy.example.com:3128"}, "proxy"),
+        ({"proxy": f"user:{SECRET}@proxy.example.com:3128"}, "proxy"),
+        ({"proxy": f"ftp://user:{SECRET}@proxy.example.com"}, "proxy"),
+        ({"proxy": f"socks4://{SECRET}@proxy.example.com"}, "proxy"),
+        ({"proxy": f"socks5://user:{SECRET}@"}, "proxy"),
         ({"proxy": SECRET.encode()}, "proxy"),
         ({"ca_bundle": "/nonexistent/ca.pem"}, "ca_bundle"),
         ({"ca_bundle": "/dev/null"}, "ca_bundle"),
@@ -162,6 +168,66 @@ def test_options_of_a_call(server, options, field):
 def test_methods_and_paths(server, method, path, field):
     client = Client(server.url, "key", gate=Gate())
     assert refusal(lambda: client.request(method, path)).field == field
+    assert server.ledger["connections"]["opened"] == 0
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "socks5", "socks5h"])
+@pytest.mark.parametrize("cls", [Client, AsyncClient])
+def test_proxies(cls, scheme):
+    cls("http://127.0.0.1:9/v1", "key", gate=Gate(), proxy=f"{scheme}://user:{SECRET}@proxy.example.com:3128")
+
+
+def test_a_refused_proxy_is_named_without_its_password():
+    proxy = f"socks4://user:{SECRET}@proxy.example.com:1080"
+    error = refusal(lambda: Client("http://127.0.0.1:9/v1", "key", gate=Gate(), proxy=proxy))
+    assert error.value == "socks4://proxy.example.com:1080"
+    assert all(scheme in error.rule for scheme in ("http", "https", "socks5", "socks5h"))
+
+
+WRONG_TEXT = [
+    (5, "5"),
+    (None, "None"),
+    (b"/x", "b'/x'"),
+    (f"/x?key={SECRET}".encode(), "b'/x"),
+    (["/x"], "['/x']"),
+    ("/\ud800", r"'/\ud800'"),
+]
+WRONG_BYTES = [
+    (SECRET, "(str)"),
+    (bytearray(SECRET.encode()), "(bytearray)"),
+    (memoryview(SECRET.encode()), "(memoryview)"),
+    ({"key": SECRET}, "(dict)"),
+    (5, "(int)"),
+]
+
+
+async def _ask(client, method, *arguments, **options):
+    """Ask either client."""
+    answer = getattr(client, method)(*arguments, **options)
+    return answer if isinstance(client, Client) else await answer
+
+
+@pytest.mark.parametrize("cls", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("request_made", "refused"),
+    [
+        *((("post", [wrong], {"json": BODY}), ("path", value)) for wrong, value in WRONG_TEXT),
+        *((("post", [wrong], {"content": b""}), ("path", value)) for wrong, value in WRONG_TEXT),
+        *((("get", [wrong], {}), ("path", value)) for wrong, value in WRONG_TEXT),
+        *((("request", ["PUT", wrong], {}), ("path", value)) for wrong, value in WRONG_TEXT),
+        *((("request", [wrong, "/x"], {}), ("method", value)) for wrong, value in WRONG_TEXT),
+        *((("post", ["/x"], {"content": wrong}), ("content", value)) for wrong, value in WRONG_BYTES),
+        *(
+            (("request", ["PUT", "/x"], {"content": wrong}), ("content", value))
+            for wrong, value in WRONG_BYTES
+        ),
+    ],
+)
+def test_the_parts_of_a_request(server, cls, request_made, refused):
+    method, arguments, options = request_made
+    client = cls(server.url, "key", gate=Gate())
+    error = refusal(lambda: asyncio.run(_ask(client, method, *arguments, **options)))
+    assert (error.field, error.value) == refused
     assert server.ledger["connections"]["opened"] == 0
 
 
