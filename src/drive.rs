@@ -13,7 +13,7 @@ pub use self::order::{CallInfo, Order, Outcome, Reply, UsageSource};
 
 use self::attempt::{Attempt, attempt};
 use self::read::read;
-use self::report::{Teller, Told, conclude};
+use self::report::{Identity, Teller, Told, conclude};
 use crate::call::{Call, Plan, Spending, Step};
 use crate::clock;
 use crate::engine::{Engine, Upstream};
@@ -35,12 +35,14 @@ pub async fn call(
     let scope = engine.scope(upstream, &model, clock::now());
     let plan = plan(engine, &order, facts.as_ref(), &scope);
     let cost = plan.cost;
+    let heard = engine.log_file().is_some() || listener.is_some();
     let teller = Teller {
         engine: Arc::clone(engine),
         origin: Arc::clone(&upstream.origin),
         model: Arc::clone(&model),
         trace_id: order.trace_id.unwrap_or_else(|| engine.draw_trace_id()),
         tags: order.tags.clone(),
+        identity: if heard { Identity::of(engine, &order) } else { Identity::default() },
         listener,
     };
     let call = Call::new(plan, Arc::clone(&scope), clock::now());

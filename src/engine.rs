@@ -1,7 +1,7 @@
 //! The gate: all state that calls share, and the settings they start from.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use url::Url;
 use crate::clock::{self, Instant};
 use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, SpendCap, Timeouts};
 use crate::error::ConfigError;
-use crate::event::{Event, LogFile, TraceId};
+use crate::event::{Digest, Event, LogFile, TraceId};
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::money::Pico;
 use crate::price::PriceBook;
@@ -64,7 +64,7 @@ pub struct Engine {
     log_failed: AtomicBool,
     metrics: Metrics,
     rng: Mutex<SmallRng>,
-    /// Keys the hashes of credentials, which are thus worth nothing outside this process.
+    /// Keys the hashes of credentials and requests, which are thus worth nothing outside this process.
     hasher: RandomState,
     scopes: Mutex<HashMap<ScopeKey, Arc<Scope>>>,
     transports: Mutex<HashMap<TransportOptions, Arc<dyn Transport>>>,
@@ -152,6 +152,16 @@ impl Engine {
 
     pub fn draw_trace_id(&self) -> TraceId {
         TraceId::random(&mut *self.rng.lock())
+    }
+
+    /// A keyed hash, for the log: worth nothing outside this gate.
+    pub fn digest(&self, secret: impl Hash) -> Digest {
+        Digest(self.hasher.hash_one(secret))
+    }
+
+    /// Tells this gate from all others in a log.
+    pub fn id(&self) -> Digest {
+        self.digest(())
     }
 
     /// What an answer costs, by the name the server gave the model, else by the one that was asked for.

@@ -59,6 +59,29 @@ impl<'de> Deserialize<'de> for TraceId {
     }
 }
 
+/// Stands for something that must not be told: equal things have equal digests. Its key is drawn anew for each
+/// gate, so that nobody can try guesses against a log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub u64);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -88,6 +111,8 @@ pub struct Event {
     pub schema: u32,
     pub ts: f64,
     pub event: Kind,
+    /// Whose breakers, queues and budgets it speaks of: no two gates have the same.
+    pub gate: Digest,
     pub trace_id: TraceId,
     pub origin: Arc<str>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -148,6 +173,12 @@ pub struct Facts {
     /// Decimal US dollars; absent where the price is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<String>,
+    /// Of the request: method, URL and body. A gate gives equal requests equal ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Digest>,
+    /// Of the request's `Idempotency-Key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<Digest>,
 }
 
 impl Facts {
@@ -222,6 +253,7 @@ mod tests {
             schema: SCHEMA,
             ts: 1.5,
             event: kind,
+            gate: Digest(0xcd),
             trace_id: TraceId(0xab),
             origin: "https://a.test".into(),
             model: "m".into(),
@@ -236,7 +268,7 @@ mod tests {
             Facts { attempt: Some(1), status: Some(500), outcome: Some("server_error"), ..Facts::default() };
         assert_eq!(
             String::from_utf8(event(Kind::Attempt, facts).to_json()).unwrap(),
-            r#"{"schema":1,"ts":1.5,"event":"attempt","trace_id":"000000000000000000000000000000ab","origin":"https://a.test","model":"m","attempt":1,"outcome":"server_error","status":500}"#
+            r#"{"schema":1,"ts":1.5,"event":"attempt","gate":"00000000000000cd","trace_id":"000000000000000000000000000000ab","origin":"https://a.test","model":"m","attempt":1,"outcome":"server_error","status":500}"#
         );
     }
 

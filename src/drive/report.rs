@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::order::{CallInfo, Outcome, UsageSource};
+use super::order::{CallInfo, Order, Outcome, UsageSource};
 use super::read::Read;
 use crate::call::Call;
 use crate::clock::{self, Instant};
 use crate::engine::Engine;
 use crate::error::{CallError, Reason};
-use crate::event::{self, Event, Facts, Kind, Listener, Tags, TraceId};
+use crate::event::{self, Digest, Event, Facts, Kind, Listener, Tags, TraceId};
 use crate::metrics::{self, CallRecord, Direction, TokenCount};
 use crate::usage::Usage;
 
@@ -19,7 +19,26 @@ pub(super) struct Teller {
     pub(super) model: Arc<str>,
     pub(super) trace_id: TraceId,
     pub(super) tags: Option<Arc<Tags>>,
+    pub(super) identity: Identity,
     pub(super) listener: Option<Box<dyn Listener>>,
+}
+
+/// What tells in a log that two calls made the same request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Identity {
+    fingerprint: Option<Digest>,
+    idempotency_key: Option<Digest>,
+}
+
+impl Identity {
+    pub(super) fn of(engine: &Engine, order: &Order) -> Self {
+        let request = (order.method.as_str(), order.url.as_str(), order.body.as_ref());
+        let key = order.headers.get("idempotency-key");
+        Self {
+            fingerprint: Some(engine.digest(request)),
+            idempotency_key: key.map(|key| engine.digest(key.as_bytes())),
+        }
+    }
 }
 
 impl Teller {
@@ -41,6 +60,7 @@ impl Teller {
             schema: event::SCHEMA,
             ts: event::unix_seconds(clock::wall()),
             event: kind,
+            gate: self.engine.id(),
             trace_id: self.trace_id,
             origin: Arc::clone(&self.origin),
             model: Arc::clone(&self.model),
@@ -105,7 +125,7 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
         teller.tell(kind, facts);
     }
     count(teller, &info, &result, now);
-    teller.tell(Kind::Call, call_facts(&info, &result));
+    teller.tell(Kind::Call, call_facts(&info, &result, teller.identity));
     let result = match (result, reply) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(reply)) => Ok(reply),
@@ -164,7 +184,7 @@ fn token_counts(usage: &Usage) -> [TokenCount; 9] {
     ]
 }
 
-fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>) -> Facts {
+fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>, identity: Identity) -> Facts {
     let error = result.as_ref().err();
     let usage = info.usage.as_ref();
     Facts {
@@ -182,6 +202,8 @@ fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>) -> Facts {
         reasoning_tokens: usage.map(|usage| usage.reasoning),
         usage: error.is_none().then(|| info.usage_source.as_str()),
         cost_usd: info.cost.map(|cost| cost.to_string()),
+        fingerprint: identity.fingerprint,
+        idempotency_key: identity.idempotency_key,
         ..Facts::default()
     }
 }

@@ -85,6 +85,29 @@ def test_one_line_per_call_and_attempt(log_file, gate):
         assert sum(call["outcome"] != "ok" for call in of_calls.values()) == len(failed)
 
 
+def test_equal_requests_are_known_by_their_fingerprint(server, gate, log_file):
+    client = Client(server.url, "key", gate=gate)
+    body = {**BODY, "input": "fit for every path"}
+    key = {"Idempotency-Key": "order-7"}
+    client.post("/chat/completions", json=body, headers=key)
+    client.post("/chat/completions", json=body, headers=key)
+    client.post("/chat/completions", json={**body, "n": 1})
+    client.post("/embeddings", json=body, headers={"Idempotency-Key": "order-8"})
+    other = Gate(log_file=log_file)
+    Client(server.url, "key", gate=other).post("/chat/completions", json=body, headers=key)
+    told = [line for line in lines(log_file) if line["event"] == "call"]
+    assert [len(line["fingerprint"]) for line in told] == [16] * 5
+    first, same, longer, path, apart = (line["fingerprint"] for line in told)
+    assert first == same
+    assert len({first, longer, path, apart}) == 4, "another body, another path, another gate"
+    first, same, none, another, apart = (line.get("idempotency_key") for line in told)
+    assert first == same
+    assert none is None
+    assert len({first, another, apart}) == 3
+    assert len({line["gate"] for line in lines(log_file)}) == 2
+    assert "order-7" not in log_file.read_text(encoding="utf-8")
+
+
 WRITER = """
 import sys
 from tidegate import Client, Gate
