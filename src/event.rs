@@ -95,6 +95,11 @@ pub enum Kind {
     Breaker,
     /// The call ended.
     Call,
+    /// A run of a tool under an idempotency key ended. `outcome` is `ok` or `failed` where its effect was executed,
+    /// `in_doubt` where nobody knows, `resolved` where a doubt was settled, and for a duplicate that was not
+    /// executed `replay`, `joined`, `conflict` or `mismatch`. `fingerprint` is of the tool and its arguments; it and
+    /// `idempotency_key` are the same in all processes that share a store.
+    Tool,
 }
 
 /// Python's `logging` levels.
@@ -176,9 +181,14 @@ pub struct Facts {
     /// Of the request: method, URL and body. A gate gives equal requests equal ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Digest>,
-    /// Of the request's `Idempotency-Key`.
+    /// Of the request's `Idempotency-Key`, or of the key under which a tool ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Arc<str>>,
+    /// What the tool declares about running twice: `read`, `idempotent`, `at_most_once` or `transactional`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<&'static str>,
 }
 
 impl Facts {
@@ -186,8 +196,8 @@ impl Facts {
     pub fn level(&self, kind: Kind) -> Level {
         match kind {
             Kind::Attempt => Level::Debug,
-            Kind::Call if self.outcome != Some("ok") => Level::Warning,
-            Kind::Call | Kind::Wait => Level::Info,
+            Kind::Call | Kind::Tool if self.outcome != Some("ok") => Level::Warning,
+            Kind::Call | Kind::Tool | Kind::Wait => Level::Info,
             Kind::Retry | Kind::Breaker => Level::Warning,
         }
     }

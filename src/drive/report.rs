@@ -49,7 +49,7 @@ impl Teller {
             Kind::Retry => metrics.retry(facts.reason.unwrap_or_default()),
             Kind::Breaker => metrics.breaker_opened(),
             // Counted with figures that the record does not hold.
-            Kind::Wait | Kind::Call => {}
+            Kind::Wait | Kind::Call | Kind::Tool => {}
         }
         let level = facts.level(kind);
         let listener = self.listener.as_deref().filter(|listener| listener.wants(level));
