@@ -41,6 +41,9 @@ pub mod snapshot;
 // the fault server
 pub mod mock;
 
+// reads what gates wrote
+pub mod doctor;
+
 // level 6: Python
 #[cfg(feature = "python")]
 mod python;

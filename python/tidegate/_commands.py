@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tidegate import ConfigError, __version__, _demo, _plot
+from tidegate import ConfigError, __version__, _demo, _doctor, _plot
 from tidegate.testing import FaultServer
 
 if TYPE_CHECKING:
@@ -153,3 +153,34 @@ def _script_arguments(script: object) -> dict[str, Any]:
             "script", "(file)", "must be a list of answers, or an object of responses, rules, repeat_last"
         )
     return script
+
+
+class _UnusableInputError(click.ClickException):
+    exit_code = 2
+
+
+@tidegate.command()
+@click.argument("log", type=_FILE, nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.pass_context
+def doctor(context: click.Context, *, log: tuple[Path, ...], as_json: bool) -> None:
+    """Find out from the log of gates why calls went wrong.
+
+    LOG is what Gate(log_file=...) wrote: the files of all processes, rotated ones too, in any order.
+    The exit status is 0 if no problem was found, 1 if one was, and 2 if the files hold no record.
+    """
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    stderr = Console(stderr=True)
+    try:
+        with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+            task = progress.add_task("reading", total=None)
+            report = _doctor.examine(
+                log, lambda read, total: progress.update(task, completed=read, total=total)
+            )
+    except _doctor.UnusableLogError as error:
+        raise _UnusableInputError(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(report))
+    else:
+        _doctor.show(Console(highlight=False), report)
+    context.exit(0 if report["healthy"] else 1)

@@ -4,6 +4,7 @@ from asyncio import Future
 from collections.abc import Mapping, Sequence
 from contextvars import Context
 from decimal import Decimal
+from os import PathLike
 from types import ModuleType
 from typing import Any, Literal, final
 
@@ -285,6 +286,37 @@ class CallInfo:
     @property
     def notice(self) -> str | None:
         """What to tell the user about it."""
+
+@final
+class Diagnosis:
+    """A log in the course of being read; see `tidegate._doctor`. Releases the GIL while it reads."""
+
+    def __new__(cls, paths: Sequence[str | PathLike[str]]) -> Diagnosis:
+        """Open the files.
+
+        Raises:
+            OSError: One of them cannot be read.
+        """
+
+    def bytes_in_all(self) -> int:
+        """Return how much the files hold."""
+
+    def bytes_read(self) -> int:
+        """Return how much of it was read."""
+
+    def advance(self, size: int) -> bool:
+        """Read on for about `size` bytes; false at the end.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+
+    def report(self) -> str:
+        """Return what was found, as a JSON object. Can be called once.
+
+        Raises:
+            RuntimeError: It was called before.
+        """
 
 @final
 class MockServer:

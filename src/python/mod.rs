@@ -3,6 +3,7 @@
 mod arguments;
 mod blocking;
 mod bridge;
+mod doctor;
 mod encode;
 mod engine;
 mod errors;
@@ -26,6 +27,8 @@ mod core {
 
     #[pymodule_export]
     use super::bridge::{LoopQueue, Ticket};
+    #[pymodule_export]
+    use super::doctor::PyDiagnosis;
     #[pymodule_export]
     use super::engine::{PyEngine, PyUpstream};
     #[pymodule_export]

@@ -1,0 +1,295 @@
+"""The doctor over logs of eight processes that really ran, with one fault planted at a time, or none."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tidegate import _doctor
+from tidegate.testing import FaultServer
+
+PROCESSES = 8
+
+WORKER = (
+    f"""
+PROCESSES = {PROCESSES}
+"""
+    + """
+import asyncio, random, sys, time, uuid
+from pathlib import Path
+import tenacity
+from tidegate import AsyncClient, BreakerPolicy, CircuitOpenError, Client, Gate, RetryPolicy, TidegateError
+
+url, log, number, stop = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+
+def body(i, model="flaky"):
+    return {"model": model, "messages": [{"role": "user", "content": f"{number}/{i}"}]}
+
+def gate(**settings):
+    return Gate(**{
+        "retry": RetryPolicy(base=0.02, cap=0.05), "retry_budget": None, "breaker": None, "limits": None,
+        "log_file": log, **settings,
+    })
+
+def post(client, i, **options):
+    return client.post("/chat/completions", json=body(i), **options)
+"""
+)
+
+STEADY = """
+# The fault is over for all before the steady traffic begins.
+Path(f"{log}.done").touch()
+while len(list(Path(log).parent.glob("*.done"))) < PROCESSES:
+    time.sleep(0.01)
+client = Client(url, "key", gate=gate())
+for i in range(40):
+    client.post("/chat/completions", json=body(i, "steady"))
+"""
+
+HEALTHY = """
+breaker = BreakerPolicy(window=2, minimum_calls=10, open_for=0.3, reopen_for=0.2)
+gate = gate(retry=RetryPolicy(base=0.05, cap=0.2), breaker=breaker)
+
+async def work(client, i):
+    n = 0
+    while not stop.exists():
+        n += 1
+        # Half of them ask the same for ever, as a health check does.
+        what = body("same" if i % 2 else f"{i}/{n}", "m")
+        try:
+            await client.post("/chat/completions", json=what, headers={"Idempotency-Key": f"{number}-{i}-{n}"})
+        except TidegateError:
+            await asyncio.sleep(0.02)
+
+async def main():
+    async with AsyncClient(url, "key", gate=gate) as client:
+        await asyncio.gather(*(work(client, i) for i in range(4)))
+
+asyncio.run(main())
+"""
+
+TENACITY = """
+policy = {"stop": tenacity.stop_after_attempt(3), "wait": WAIT, "reraise": True}
+
+async def one(client, i):
+    try:
+        async for attempt in tenacity.AsyncRetrying(**policy):
+            with attempt:
+                await post(client, i)
+    except TidegateError:
+        pass
+
+async def main():
+    async with AsyncClient(url, "key", gate=gate()) as client:
+        RUN
+
+asyncio.run(main())
+"""
+
+TOGETHER = "await asyncio.gather(*(one(client, i) for i in range(5)))"
+TOGETHER_THE_SAME = "await asyncio.gather(*(one(client, 0) for i in range(5)))"
+ONE_BY_ONE_THE_SAME = "[await one(client, 0) for i in range(4)]"
+
+LOOP = """
+client = Client(url, "key", gate=gate(retry=None))
+for i in range(6):
+    order = f"{number}-{i}"
+    for _ in range(3):
+        try:
+            post(client, i, headers={"Idempotency-Key": KEY})
+            break
+        except TidegateError:
+            time.sleep(WAIT)
+"""
+
+
+class Site:
+    """Eight processes, each with its log, before one server."""
+
+    def __init__(self, folder, server):
+        self.server = server
+        self.folder = folder
+        self.stop = folder / "stop"
+        self.logs = [folder / f"{number}.jsonl" for number in range(PROCESSES)]
+        self.running = []
+
+    def start(self, script, **words):
+        for word, text in words.items():
+            script = script.replace(word, text)
+        path = self.folder / "worker.py"
+        path.write_text(WORKER + script, encoding="utf-8")
+        for number, log in enumerate(self.logs):
+            command = [sys.executable, path, self.server.url, log, str(number), self.stop]
+            self.running.append(subprocess.Popen(command))  # noqa: S603
+
+    def finish(self):
+        assert [process.wait(timeout=120) for process in self.running] == [0] * len(self.running)
+        self.running.clear()
+
+    def run(self, script, **words):
+        self.start(script, **words)
+        self.finish()
+
+    def told(self, event):
+        """The least number of records of a kind that a log holds."""
+        text = [log.read_text("utf-8") if log.exists() else "" for log in self.logs]
+        return min(lines.count(f'"event":"{event}"') for lines in text)
+
+    def diagnose(self):
+        seen = []
+        report = _doctor.examine(self.logs, lambda read, total: seen.append((read, total)))
+        assert seen[-1][0] == seen[-1][1] == sum(log.stat().st_size for log in self.logs)
+        assert all(file["broken"] == 0 for file in report["files"])
+        return {finding["name"]: finding for finding in report["findings"]}
+
+
+@pytest.fixture
+def site(tmp_path):
+    with FaultServer(rules=[{"match": {"model": "flaky"}, "respond": {"status": 500}}]) as server:
+        site = Site(tmp_path, server)
+        yield site
+        site.stop.touch()
+        for process in site.running:
+            process.wait(timeout=60)
+
+
+def problems(findings):
+    return {name for name, finding in findings.items() if finding["verdict"] == "problem"}
+
+
+def test_healthy_processes_raise_no_alarm(tmp_path, wait_until):
+    ordinary = [
+        {"match": {"every": 40}, "respond": {"status": 503}},
+        {"match": {"every": 50}, "respond": {"status": 429, "headers": {"retry-after": "0.2"}}},
+    ]
+    with FaultServer(rules=ordinary, latency_ms=(20, 60)) as server:
+        site = Site(tmp_path, server)
+        site.start(HEALTHY)
+        try:
+            wait_until(lambda: site.told("call") >= 60, patience=100)
+            server.script(rules=[{"match": {}, "respond": {"status": 500}}])
+            wait_until(lambda: site.told("breaker") >= 1, patience=100)
+            server.script(rules=ordinary)
+            before = site.told("call")
+            wait_until(lambda: site.told("call") >= before + 150, patience=100)
+        finally:
+            site.stop.touch()
+            site.finish()
+    findings = site.diagnose()
+    assert problems(findings) == set(), json.dumps(findings, indent=1)
+    assert findings["breaker"]["verdict"] == "ok"
+    assert findings["breaker"]["evidence"]["recovered"] >= PROCESSES
+    assert findings["jitter"]["verdict"] == "ok"
+    assert findings["jitter"]["evidence"]["gate_waits"] > 100
+    assert findings["upstream_errors"]["verdict"] == "ok"
+    assert findings["upstream_errors"]["evidence"]["rate_limited"] > 0
+
+
+@pytest.mark.parametrize("run", [TOGETHER, TOGETHER_THE_SAME, ONE_BY_ONE_THE_SAME])
+def test_retries_around_retries_are_measured(site, run):
+    site.run(TENACITY + STEADY, WAIT="tenacity.wait_random(0.05, 0.4)", RUN=run)
+    sent = site.server.ledger["requests"]["by_status"]["500"]
+    calls = 5 if run != ONE_BY_ONE_THE_SAME else 4
+    assert sent == PROCESSES * calls * 3 * 4
+    findings = site.diagnose()
+    assert problems(findings) == {"double_retries"}, json.dumps(findings, indent=1)
+    found = findings["double_retries"]
+    assert found["evidence"]["worst_attempts"] >= 12
+    assert found["evidence"]["attempts"] >= 0.9 * sent
+    if run == TOGETHER:
+        assert found["evidence"]["amplification"] == 12
+        assert found["evidence"]["requests"] == PROCESSES * 5
+    texts = [log.read_text("utf-8") for log in site.logs]
+    assert all(any(trace in text for text in texts) for trace in found["trace_ids"])
+
+
+def test_fixed_sleeps_around_single_attempts_are_found(site):
+    site.run(LOOP + STEADY, KEY="order", WAIT="0.2")
+    findings = site.diagnose()
+    assert problems(findings) == {"jitter"}, json.dumps(findings, indent=1)
+    evidence = findings["jitter"]["evidence"]
+    assert evidence["outer_loop_retry_1_fixed_at_s"] == pytest.approx(0.2, abs=0.03)
+    assert findings["idempotency_keys"]["verdict"] == "ok"
+    assert findings["idempotency_keys"]["evidence"]["tried_again_with_same_key"] == PROCESSES * 6 * 2
+
+
+def test_random_sleeps_around_single_attempts_are_left_alone(site):
+    site.run(LOOP + STEADY, KEY="order", WAIT="random.uniform(0, 0.4)")
+    findings = site.diagnose()
+    assert problems(findings) == set(), json.dumps(findings, indent=1)
+    assert findings["jitter"]["verdict"] == "ok"
+
+
+def test_both_layers_and_fixed_sleeps_are_two_findings(site):
+    site.run(TENACITY + STEADY, WAIT="tenacity.wait_fixed(0.25)", RUN=TOGETHER)
+    assert problems(site.diagnose()) == {"double_retries", "jitter"}
+
+
+FIXED = """
+client = Client(url, "key", gate=gate(retry=RetryPolicy(base=0.02, cap=0.02, min_delay=0.02)))
+"""
+
+PLAIN = """
+client = Client(url, "key", gate=gate())
+"""
+
+FAILING = """
+for i in range(5):
+    try:
+        post(client, i)
+    except TidegateError:
+        pass
+"""
+
+
+def test_the_gates_own_fixed_waits_are_found(site):
+    site.run(FIXED + FAILING + STEADY)
+    findings = site.diagnose()
+    assert problems(findings) == {"jitter"}, json.dumps(findings, indent=1)
+    assert findings["jitter"]["evidence"]["gate_retry_1_fixed_at_s"] == 0.02
+
+
+def test_keys_made_anew_for_each_try_are_found(site):
+    site.run(LOOP + STEADY, KEY="str(uuid.uuid4())", WAIT="random.uniform(0, 0.4)")
+    findings = site.diagnose()
+    assert problems(findings) == {"idempotency_keys"}, json.dumps(findings, indent=1)
+    sample = findings["idempotency_keys"]["evidence"]["sample"]
+    assert len(sample) == 20
+    assert {check["key"] for check in sample} == {"changed"}
+
+
+def test_an_upstream_that_fails_now_is_found(site):
+    site.run(STEADY + PLAIN + FAILING)
+    findings = site.diagnose()
+    assert problems(findings) == {"upstream_errors"}, json.dumps(findings, indent=1)
+    assert findings["upstream_errors"]["evidence"]["server_errors"] == PROCESSES * 5 * 4
+
+
+def test_a_breaker_that_nobody_closes_is_found(site):
+    site.run(
+        """
+policy = BreakerPolicy(window=1, minimum_calls=5, open_for=0.2, reopen_for=0.2)
+client = Client(url, "key", gate=gate(breaker=policy, retry=None))
+refused = 0
+while refused < 60:
+    try:
+        post(client, refused)
+    except CircuitOpenError:
+        refused += 1
+    except TidegateError:
+        pass
+    time.sleep(0.01)
+"""
+        + STEADY
+    )
+    # What took a second is told of as minutes.
+    for log in site.logs:
+        told = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+        opened = next(line["ts"] for line in told if line["event"] == "breaker")
+        for line in told:
+            line["ts"] += max(line["ts"] - opened, 0.0) * 400 - 3600
+        log.write_text("".join(json.dumps(line) + "\n" for line in told), "utf-8")
+    findings = site.diagnose()
+    assert problems(findings) == {"breaker"}, json.dumps(findings, indent=1)
+    assert findings["breaker"]["evidence"]["stuck_open"] == PROCESSES
