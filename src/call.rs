@@ -79,6 +79,8 @@ pub struct Call {
     repeated_once: bool,
     retries: Vec<RetryMade>,
     events: Vec<(Kind, Facts)>,
+    /// Results that the breaker ignored as those of an earlier state.
+    late: u64,
 }
 
 impl Call {
@@ -105,6 +107,7 @@ impl Call {
             repeated_once: false,
             retries: Vec::new(),
             events: Vec::new(),
+            late: 0,
         }
     }
 
@@ -362,8 +365,8 @@ impl Call {
     }
 
     fn leave_queue(&mut self, now: Instant) {
-        /// A shorter wait is not worth a line in the log.
-        const WORTH_TELLING: Duration = Duration::from_secs(1);
+        /// A shorter wait is no queue.
+        const WORTH_TELLING: Duration = Duration::from_millis(1);
         let Some(queued_at) = self.queued_at.take() else { return };
         let waited = now.since(queued_at);
         self.queue += waited;
@@ -436,5 +439,10 @@ impl Call {
     /// What happened since the last look, for the log and the metrics.
     pub fn take_events(&mut self) -> Vec<(Kind, Facts)> {
         std::mem::take(&mut self.events)
+    }
+
+    /// Results ignored by the breaker since the last look.
+    pub fn take_late(&mut self) -> u64 {
+        std::mem::take(&mut self.late)
     }
 }

@@ -41,6 +41,7 @@ pub async fn call(
         origin: Arc::clone(&upstream.origin),
         model: Arc::clone(&model),
         trace_id: order.trace_id.unwrap_or_else(|| engine.draw_trace_id()),
+        span_id: order.span_id.unwrap_or_else(|| engine.draw_span_id()),
         tags: order.tags.clone(),
         identity: if heard { Identity::of(engine, &order) } else { Identity::default() },
         listener,

@@ -14,11 +14,13 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use url::Url;
 
+use crate::account::Account;
 use crate::clock::{self, Instant};
 use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, SpendCap, Timeouts};
 use crate::error::ConfigError;
-use crate::event::{Digest, Event, LogFile, TraceId};
-use crate::metrics::{Metrics, MetricsOptions};
+use crate::event::{Digest, Event, SpanId, TraceId};
+use crate::log_file::{LogFile, Rotation};
+use crate::metrics::{Label, Metrics, MetricsOptions};
 use crate::money::Pico;
 use crate::price::PriceBook;
 use crate::scope::{Scope, ScopeKey};
@@ -39,6 +41,7 @@ pub struct GateConfig {
     pub spend: Vec<SpendCap>,
     pub prices: PriceBook,
     pub log_file: Option<PathBuf>,
+    pub log_rotation: Option<Rotation>,
     /// Makes jitter and trace ids reproducible.
     pub seed: Option<u64>,
 }
@@ -63,6 +66,7 @@ pub struct Engine {
     log_file: Option<LogFile>,
     log_failed: AtomicBool,
     metrics: Metrics,
+    account: Account,
     rng: Mutex<SmallRng>,
     /// Keys the hashes of credentials and requests, which are thus worth nothing outside this process.
     hasher: RandomState,
@@ -74,9 +78,13 @@ impl Engine {
     pub fn new(config: GateConfig) -> Result<Self, ConfigError> {
         config.retry.validate()?;
         config.timeouts.validate()?;
+        let metrics = Metrics::new(MetricsOptions::default());
         let mut limits = Vec::with_capacity(config.limits.len());
         for (pattern, policy) in config.limits {
             policy.validate()?;
+            if !pattern.contains(['*', '?', '[', '{']) {
+                metrics.know(Label::Model, &pattern);
+            }
             let glob = Glob::new(&pattern).map_err(|error| {
                 ConfigError::new("limits", &pattern, format!("must be a pattern such as gpt-4.1* ({error})"))
             })?;
@@ -93,9 +101,10 @@ impl Engine {
             retry_budget: config.retry_budget,
             spend: (!config.spend.is_empty()).then(|| SpendLedger::new(config.spend, clock::now())),
             prices: config.prices,
-            log_file: config.log_file.as_deref().map(LogFile::open).transpose()?,
+            log_file: config.log_file.map(|path| LogFile::open(&path, config.log_rotation)).transpose()?,
             log_failed: AtomicBool::new(false),
-            metrics: Metrics::new(MetricsOptions::default()),
+            metrics,
+            account: Account::default(),
             rng: Mutex::new(config.seed.map_or_else(entropy, SmallRng::seed_from_u64)),
             hasher: RandomState::new(),
             scopes: Mutex::default(),
@@ -121,6 +130,10 @@ impl Engine {
 
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    pub fn account(&self) -> &Account {
+        &self.account
     }
 
     pub fn log_file(&self) -> Option<&LogFile> {
@@ -162,6 +175,10 @@ impl Engine {
     /// Tells this gate from all others in a log.
     pub fn id(&self) -> Digest {
         self.digest(())
+    }
+
+    pub fn draw_span_id(&self) -> SpanId {
+        SpanId::random(&mut *self.rng.lock())
     }
 
     /// What an answer costs, by the name the server gave the model, else by the one that was asked for.

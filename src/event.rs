@@ -2,18 +2,12 @@
 //! JSON-lines file and whoever reads either. Prompts, completions, headers and keys are never in it.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
 use rand::Rng;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::error::ConfigError;
 
 /// Version of the record's fields; raised when one changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -29,8 +23,7 @@ impl TraceId {
 
     /// Accepts the 32 lower-case hex digits of a trace id that is not zero.
     pub fn parse(text: &str) -> Option<Self> {
-        let hex = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        u128::from_str_radix(text, 16).ok().filter(|id| hex && *id != 0).map(Self)
+        hex(text, 32).map(Self)
     }
 }
 
@@ -82,6 +75,45 @@ impl Serialize for Digest {
     }
 }
 
+/// 64 random bits, printed as the 16 hex digits of a W3C span id: tells the calls of one trace apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SpanId(u64);
+
+impl SpanId {
+    pub fn random(rng: &mut impl Rng) -> Self {
+        Self(rng.next_u64() | 1)
+    }
+
+    /// Accepts the 16 lower-case hex digits of a span id that is not zero.
+    pub fn parse(text: &str) -> Option<Self> {
+        let id = hex(text, 16).and_then(|id| u64::try_from(id).ok());
+        id.map(Self)
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for SpanId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn hex(text: &str, digits: usize) -> Option<u128> {
+    let is_hex = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    u128::from_str_radix(text, 16).ok().filter(|id| is_hex && *id != 0)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -91,7 +123,7 @@ pub enum Kind {
     Attempt,
     /// A retry was decided; its wait begins.
     Retry,
-    /// The breaker of the call's scope opened.
+    /// The breaker of the call's scope went over to the state that `outcome` names.
     Breaker,
     /// The call ended.
     Call,
@@ -118,7 +150,10 @@ pub struct Event {
     pub event: Kind,
     /// Whose breakers, queues and budgets it speaks of: no two gates have the same.
     pub gate: Digest,
+    /// Shared by all calls of one trace.
     pub trace_id: TraceId,
+    /// Shared by all events of one call.
+    pub span_id: SpanId,
     pub origin: Arc<str>,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub model: Arc<str>,
@@ -161,6 +196,9 @@ pub struct Facts {
     pub queue_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_s: Option<f64>,
+    /// The model that answered, where the server named another than the one asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_model: Option<Arc<str>>,
     /// The wait that the server asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<f64>,
@@ -192,10 +230,15 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// A wait for admission that a person may want to know of.
+    const LONG_WAIT_S: f64 = 1.0;
+
     /// How much an event of this kind and with these facts matters to a person.
     pub fn level(&self, kind: Kind) -> Level {
         match kind {
             Kind::Attempt => Level::Debug,
+            Kind::Wait if self.queue_s.is_none_or(|waited| waited < Self::LONG_WAIT_S) => Level::Debug,
+            Kind::Breaker if self.outcome != Some("open") => Level::Info,
             Kind::Call | Kind::Tool if self.outcome != Some("ok") => Level::Warning,
             Kind::Call | Kind::Tool | Kind::Wait => Level::Info,
             Kind::Retry | Kind::Breaker => Level::Warning,
@@ -223,37 +266,6 @@ pub trait Listener: Send + Sync {
     fn hear(&self, level: Level, event: &Event);
 }
 
-/// The JSON-lines file. Each record is one write to a file opened for appending, so that several processes can
-/// share it and a crash loses no complete line.
-#[derive(Debug)]
-pub struct LogFile {
-    path: PathBuf,
-    file: Mutex<File>,
-}
-
-impl LogFile {
-    pub fn open(path: &Path) -> Result<Self, ConfigError> {
-        let file = OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
-            ConfigError::new(
-                "log_file",
-                path.display(),
-                format!("must be a file that can be created or appended to ({error})"),
-            )
-        })?;
-        Ok(Self { path: path.to_owned(), file: Mutex::new(file) })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub fn write(&self, event: &Event) -> io::Result<()> {
-        let mut line = event.to_json();
-        line.push(b'\n');
-        self.file.lock().write_all(&line)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,6 +277,7 @@ mod tests {
             event: kind,
             gate: Digest(0xcd),
             trace_id: TraceId(0xab),
+            span_id: SpanId(0xef),
             origin: "https://a.test".into(),
             model: "m".into(),
             facts,
@@ -278,7 +291,7 @@ mod tests {
             Facts { attempt: Some(1), status: Some(500), outcome: Some("server_error"), ..Facts::default() };
         assert_eq!(
             String::from_utf8(event(Kind::Attempt, facts).to_json()).unwrap(),
-            r#"{"schema":1,"ts":1.5,"event":"attempt","gate":"00000000000000cd","trace_id":"000000000000000000000000000000ab","origin":"https://a.test","model":"m","attempt":1,"outcome":"server_error","status":500}"#
+            r#"{"schema":1,"ts":1.5,"event":"attempt","gate":"00000000000000cd","trace_id":"000000000000000000000000000000ab","span_id":"00000000000000ef","origin":"https://a.test","model":"m","attempt":1,"outcome":"server_error","status":500}"#
         );
     }
 
@@ -289,6 +302,10 @@ mod tests {
         assert_eq!(Facts::default().level(Kind::Call), Level::Warning);
         assert_eq!(Facts::default().level(Kind::Retry), Level::Warning);
         assert_eq!(Facts::default().level(Kind::Attempt), Level::Debug);
+        let waited = |queue_s| Facts { queue_s: Some(queue_s), ..Facts::default() }.level(Kind::Wait);
+        assert_eq!((waited(0.9), waited(1.0)), (Level::Debug, Level::Info));
+        let breaker = |state| Facts { outcome: Some(state), ..Facts::default() }.level(Kind::Breaker);
+        assert_eq!((breaker("open"), breaker("closed")), (Level::Warning, Level::Info));
     }
 
     #[test]
@@ -298,25 +315,10 @@ mod tests {
         for bad in ["", "ab", &"0".repeat(32), &"A".repeat(32), &"+".repeat(32), &"a".repeat(33)] {
             assert_eq!(TraceId::parse(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn two_writers_of_one_file_lose_nothing() {
-        let path = std::env::temp_dir().join(format!("tidegate-event-{}.jsonl", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    let log = LogFile::open(&path).unwrap();
-                    for _ in 0..500 {
-                        log.write(&event(Kind::Wait, Facts::default())).unwrap();
-                    }
-                });
-            }
-        });
-        let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(text.lines().count(), 1000);
-        assert!(text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()));
+        let id = SpanId(0xcd);
+        assert_eq!(SpanId::parse(&id.to_string()), Some(id));
+        for bad in ["", "cd", &"0".repeat(16), &"A".repeat(16), &"a".repeat(32)] {
+            assert_eq!(SpanId::parse(bad), None, "{bad}");
+        }
     }
 }

@@ -14,6 +14,7 @@ pub mod breaker;
 pub mod classify;
 pub mod event;
 mod json;
+pub mod log_file;
 pub mod metrics;
 pub mod money;
 pub mod price;
@@ -25,6 +26,7 @@ mod timestamp;
 pub mod usage;
 
 // level 2: what calls share
+pub mod account;
 pub mod scope;
 
 // level 3: the order of the gates, and the network

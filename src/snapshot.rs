@@ -47,9 +47,29 @@ impl Engine {
 
     /// Prometheus' text format, version 0.0.4.
     pub fn metrics_text(&self, now: Instant) -> String {
+        self.counted(now).to_prometheus()
+    }
+
+    /// The same as one JSON object: `families`, and `latencies`, pairs of milliseconds and how often they came in
+    /// the window of the percentiles.
+    pub fn metrics_plain(&self, now: Instant) -> String {
+        let counts = self.metrics().latency_counts(now);
+        let latencies: Vec<(f64, u32)> =
+            counts.into_iter().map(|(latency, count)| (latency.as_secs_f64() * 1000.0, count)).collect();
+        json!({ "families": self.counted(now).to_plain(), "latencies": latencies }).to_string()
+    }
+
+    /// What calls used and cost, as a JSON array of [`crate::account::Row`].
+    pub fn usage(&self) -> String {
+        serde_json::to_string(&self.account().rows()).unwrap_or_default()
+    }
+
+    fn counted(&self, now: Instant) -> metrics::Snapshot {
         let live: Vec<Live> = self.scopes().iter().map(|scope| Live::of(scope, now)).collect();
-        let gauges: Vec<Gauge<'_>> = live.iter().flat_map(Live::gauges).collect();
-        self.metrics().snapshot(now, &gauges).to_prometheus()
+        // There are none before the first call, and yet nothing is in flight.
+        let mut gauges = vec![Gauge::InFlight(0), Gauge::AdmissionQueued(0)];
+        gauges.extend(live.iter().flat_map(Live::gauges));
+        self.metrics().snapshot(now, &gauges)
     }
 }
 

@@ -305,12 +305,17 @@ impl Breaker {
         }
     }
 
-    /// Two equal generations mean that no transition lies between them.
-    /// Times it opened; a failed probe does not count.
-    pub const fn opened_total(&self) -> u64 {
-        self.opened_total
+    /// Why it last opened; `None` if it never did.
+    pub const fn reason(&self) -> Option<OpenReason> {
+        self.reason
     }
 
+    /// Results that came after the state had changed.
+    pub const fn late_total(&self) -> u64 {
+        self.late_total
+    }
+
+    /// Two equal generations mean that no transition lies between them.
     pub const fn generation(&self) -> u64 {
         self.generation
     }

@@ -3,7 +3,7 @@
 
 use super::Call;
 use crate::admission::{Charge, Settlement};
-use crate::breaker::{Breaker, Outcome, Rejection, Ticket};
+use crate::breaker::{Breaker, OpenReason, Outcome, Rejection, State, Ticket};
 use crate::classify::{Class, Health, Verdict};
 use crate::clock::{self, Instant};
 use crate::config::PicoUsd;
@@ -13,15 +13,18 @@ use crate::event::{Facts, Kind};
 pub(super) const SPENT: Settlement = Settlement::Failed { charge: Charge::Keep };
 
 impl Call {
-    /// The one way to the breaker; tells of it when it opens.
+    /// The one way to the breaker; tells of it when its state changes.
     pub(super) fn breaker<T>(&mut self, f: impl FnOnce(&mut Breaker) -> T) -> Option<T> {
         let mut breaker = self.scope.breaker.as_ref()?.lock();
-        let opened = breaker.opened_total();
+        let (generation, late) = (breaker.generation(), breaker.late_total());
         let result = f(&mut breaker);
-        if breaker.opened_total() > opened {
-            let facts = Facts { outcome: Some(breaker.state().as_str()), ..Facts::default() };
+        if breaker.generation() != generation {
+            let state = breaker.state();
+            let reason = breaker.reason().filter(|_| state == State::Open).map(OpenReason::as_str);
+            let facts = Facts { outcome: Some(state.as_str()), reason, ..Facts::default() };
             self.events.push((Kind::Breaker, facts));
         }
+        self.late += breaker.late_total().saturating_sub(late);
         Some(result)
     }
 

@@ -32,6 +32,19 @@ pub enum Class {
 }
 
 impl Class {
+    /// Those after which another attempt may be made.
+    pub const REPEATABLE: [Self; 9] = [
+        Self::RateLimit,
+        Self::Overloaded,
+        Self::ServerError,
+        Self::Timeout,
+        Self::Connection,
+        Self::Empty,
+        Self::Malformed,
+        Self::Conflict,
+        Self::ModelOutput,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",

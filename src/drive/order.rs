@@ -11,7 +11,7 @@ use url::Url;
 use crate::call::RetryMade;
 use crate::config::Timeouts;
 use crate::error::CallError;
-use crate::event::{Tags, TraceId};
+use crate::event::{SpanId, Tags, TraceId};
 use crate::money::Pico;
 use crate::usage::Usage;
 
@@ -27,6 +27,8 @@ pub struct Order {
     pub tags: Option<Arc<Tags>>,
     /// `None` draws one.
     pub trace_id: Option<TraceId>,
+    /// `None` draws one.
+    pub span_id: Option<SpanId>,
 }
 
 /// An answer that is a success.

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use super::order::{CallInfo, Order, Outcome, UsageSource};
 use super::read::Read;
+use crate::account::Sums;
+use crate::breaker::OpenReason;
 use crate::call::Call;
 use crate::clock::{self, Instant};
 use crate::engine::Engine;
 use crate::error::{CallError, Reason};
-use crate::event::{self, Digest, Event, Facts, Kind, Listener, Tags, TraceId};
-use crate::metrics::{self, CallRecord, Direction, TokenCount};
+use crate::event::{self, Digest, Event, Facts, Kind, Listener, SpanId, Tags, TraceId};
+use crate::metrics::{self, CallRecord, Direction, Exemplar, TokenCount};
+use crate::money::Pico;
 use crate::usage::Usage;
 
 /// What is the same for every event of a call.
@@ -18,6 +21,7 @@ pub(super) struct Teller {
     pub(super) origin: Arc<str>,
     pub(super) model: Arc<str>,
     pub(super) trace_id: TraceId,
+    pub(super) span_id: SpanId,
     pub(super) tags: Option<Arc<Tags>>,
     pub(super) identity: Identity,
     pub(super) listener: Option<Box<dyn Listener>>,
@@ -47,9 +51,11 @@ impl Teller {
         match kind {
             Kind::Attempt => metrics.attempt(&self.model, facts.outcome.unwrap_or_default()),
             Kind::Retry => metrics.retry(facts.reason.unwrap_or_default()),
-            Kind::Breaker => metrics.breaker_opened(),
-            // Counted with figures that the record does not hold.
-            Kind::Wait | Kind::Call | Kind::Tool => {}
+            Kind::Breaker if facts.reason == Some(OpenReason::FailureRate.as_str()) => {
+                metrics.breaker_opened();
+            }
+            // A failed probe opens nothing that was not; the others are counted with more than the record holds.
+            Kind::Breaker | Kind::Wait | Kind::Call | Kind::Tool => {}
         }
         let level = facts.level(kind);
         let listener = self.listener.as_deref().filter(|listener| listener.wants(level));
@@ -62,6 +68,7 @@ impl Teller {
             event: kind,
             gate: self.engine.id(),
             trace_id: self.trace_id,
+            span_id: self.span_id,
             origin: Arc::clone(&self.origin),
             model: Arc::clone(&self.model),
             facts,
@@ -106,7 +113,10 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
         Some(read) => (read.reading, read.cost, Some(read.first_byte), Some(read.reply)),
         None => (None, None, None, None),
     };
-    let usage = reading.filter(|_| result.is_ok()).and_then(|reading| reading.usage);
+    let reading = reading.filter(|_| result.is_ok());
+    let served: Option<Arc<str>> =
+        reading.as_ref().and_then(|reading| reading.model.as_deref()).map(Into::into);
+    let usage = reading.and_then(|reading| reading.usage);
     let cost = cost.filter(|_| result.is_ok());
     let info = CallInfo {
         trace_id: teller.trace_id,
@@ -124,8 +134,11 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
     for (kind, facts) in call.take_events() {
         teller.tell(kind, facts);
     }
+    teller.engine.metrics().breaker_late(call.take_late());
     count(teller, &info, &result, now);
-    teller.tell(Kind::Call, call_facts(&info, &result, teller.identity));
+    let mut facts = call_facts(&info, &result, teller.identity);
+    facts.response_model = served.filter(|served| **served != *info.model);
+    teller.tell(Kind::Call, facts);
     let result = match (result, reply) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(reply)) => Ok(reply),
@@ -137,6 +150,7 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
 
 fn count(teller: &Teller, info: &CallInfo, result: &Result<(), Box<CallError>>, now: Instant) {
     let metrics = teller.engine.metrics();
+    let wall = clock::wall();
     let error = result.as_ref().err();
     match error.map(|error| error.reason) {
         Some(Reason::BreakerOpen) if info.attempts == 0 => metrics.breaker_rejected(),
@@ -163,9 +177,24 @@ fn count(teller: &Teller, info: &CallInfo, result: &Result<(), Box<CallError>>, 
             tokens: &tokens,
             cost,
             usage_missing: error.is_none() && usage.is_none() && !teller.model.is_empty(),
+            exemplar: Some(Exemplar { trace_id: teller.trace_id, ts: event::unix_seconds(wall) }),
         },
         now,
     );
+    let usage = usage.copied().unwrap_or_default();
+    let sums = Sums {
+        calls: 1,
+        failed: error.is_some().into(),
+        attempts: info.attempts.into(),
+        prompt_tokens: usage.input,
+        cached_tokens: usage.cache_read,
+        completion_tokens: usage.output,
+        reasoning_tokens: usage.reasoning,
+        cost_usd: info.cost.unwrap_or_default(),
+        estimated_usd: Pico::ZERO,
+        unpriced: (cost == metrics::Cost::Unpriced).into(),
+    };
+    teller.engine.account().add(wall, &teller.model, teller.tags.as_ref(), &sums);
 }
 
 /// Kinds that do not overlap.

@@ -97,7 +97,7 @@ impl fmt::Display for Labels<'_> {
 }
 
 /// A whole number of units, of which ten to the power of the second make one: exact, without zeros at the end.
-struct Decimal(u128, u32);
+pub(super) struct Decimal(pub(super) u128, pub(super) u32);
 
 impl fmt::Display for Decimal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,20 +12,25 @@ pub const OTHER: &str = "other";
 /// Longest label value in bytes; longer ones are cut at a character.
 pub const MAX_VALUE_BYTES: usize = 128;
 
+/// Distinct values of a label that callers do not name.
+const WORDS: usize = 100;
+
 /// Bounds on the number of series, because callers may name anything a model or a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelLimits {
-    /// Distinct values of one label; known ones do not count. Default 100.
+    /// Distinct values of one label; known ones do not count. Default 40.
     pub values: usize,
-    /// The same in histograms, whose series take 17 lines each. Default 20.
+    /// The same in histograms, whose series take 17 lines each. Default 6.
     pub histogram_values: usize,
-    /// Combinations of values in one metric. Default 400.
+    /// Combinations of values in one metric. Default 120.
     pub sets: usize,
+    /// The same in histograms. Default 12.
+    pub histogram_sets: usize,
 }
 
 impl Default for LabelLimits {
     fn default() -> Self {
-        Self { values: 100, histogram_values: 20, sets: 400 }
+        Self { values: 40, histogram_values: 6, sets: 120, histogram_sets: 12 }
     }
 }
 
@@ -35,6 +40,7 @@ impl LabelLimits {
             ("metrics.values", self.values),
             ("metrics.histogram_values", self.histogram_values),
             ("metrics.sets", self.sets),
+            ("metrics.histogram_sets", self.histogram_sets),
         ] {
             if !(1..=10_000).contains(&value) {
                 return Err(ConfigError::new(field, value, "must be between 1 and 10,000"));
@@ -74,7 +80,9 @@ impl Labels {
         if let Some(id) = table.ids.get(name.as_ref()) {
             return *id;
         }
-        if table.unknown >= self.limits.values {
+        // The project's own words are few, and each means something.
+        let limit = if label.is_free() { self.limits.values } else { WORDS };
+        if table.unknown >= limit {
             return LabelId::OTHER;
         }
         table.unknown += 1;
@@ -189,7 +197,7 @@ mod tests {
     use super::*;
 
     fn labels(values: usize) -> Labels {
-        Labels::new(LabelLimits { values, histogram_values: 1, sets: 10 })
+        Labels::new(LabelLimits { values, histogram_values: 1, sets: 10, histogram_sets: 10 })
     }
 
     fn name(labels: &mut Labels, value: &str) -> String {

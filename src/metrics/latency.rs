@@ -68,6 +68,20 @@ impl LatencyWindow {
     }
 
     pub(super) fn summary(&self, now: Instant) -> LatencySummary {
+        self.merged(now).summary()
+    }
+
+    /// Durations and how often each came, ascending.
+    pub(super) fn counts(&self, now: Instant) -> Vec<(Duration, u32)> {
+        let merged = self.merged(now);
+        let seen = merged.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        seen.map(|(place, count)| {
+            (Duration::from_micros(middle(place)).clamp(merged.min, merged.max), *count)
+        })
+        .collect()
+    }
+
+    fn merged(&self, now: Instant) -> LogLinear {
         let epoch = self.epoch(now);
         let mut merged = LogLinear::new();
         for part in &self.parts {
@@ -75,7 +89,7 @@ impl LatencyWindow {
                 merged.merge(&part.histogram);
             }
         }
-        merged.summary()
+        merged
     }
 
     fn epoch(&self, now: Instant) -> u64 {

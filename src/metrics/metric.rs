@@ -182,6 +182,8 @@ table! {
         "Retries that may be taken at once.";
     Spend "tidegate_spend_usd" Gauge, Usd [Cap]
         "Spent and reserved in the current period of a cap, in US dollars.";
+    SpendLimit "tidegate_spend_limit_usd" Gauge, Usd [Cap]
+        "Limit of a cap in its current period, in US dollars.";
     Degraded "tidegate_degraded_total" Counter, None [Kind]
         "Calls answered by less than was asked for.";
     Idempotency "tidegate_idempotency_total" Counter, None [Outcome]

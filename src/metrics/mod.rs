@@ -9,6 +9,7 @@ mod histogram;
 mod labels;
 mod latency;
 mod metric;
+mod plain;
 mod record;
 mod registry;
 mod snapshot;
@@ -22,7 +23,7 @@ pub use histogram::Histogram;
 pub use labels::{LabelLimits, MAX_VALUE_BYTES, OTHER};
 pub use latency::{LatencySummary, MINIMUM_SAMPLES};
 pub use metric::{Description, Kind, Label, Metric, Unit};
-pub use record::{CallRecord, Cost, Direction, Gauge, IdempotencyOutcome, OK, TokenCount};
+pub use record::{CallRecord, Cost, Direction, Exemplar, Gauge, IdempotencyOutcome, OK, TokenCount};
 pub use registry::Value;
 pub use snapshot::{Sample, Snapshot};
 
@@ -128,14 +129,14 @@ impl Metrics {
         self.count(Metric::BreakerRejections, []);
     }
 
-    /// A result came for a state that the breaker has left.
-    pub fn breaker_late(&self) {
-        self.count(Metric::BreakerLate, []);
+    /// Results came for a state that the breaker has left.
+    pub fn breaker_late(&self, results: u64) {
+        self.state.lock().registry.count(Metric::BreakerLate, [], results);
     }
 
     /// An attempt was admitted after `wait` in the queue, zero included.
     pub fn admitted(&self, wait: Duration) {
-        self.state.lock().registry.observe(Metric::AdmissionWait, [], wait);
+        self.state.lock().registry.observe(Metric::AdmissionWait, [], wait, None);
     }
 
     pub fn admission_refused(&self, reason: &str) {
@@ -157,6 +158,12 @@ impl Metrics {
             registry.gauge(Metric::LatencyP95, [], p95.as_secs_f64() * 1000.0);
         }
         Snapshot::new(&registry, latency)
+    }
+
+    /// Durations in the window of the percentiles and how often they came, ascending; each is within 1.6 %. From
+    /// these the percentile over several processes can be told.
+    pub fn latency_counts(&self, now: Instant) -> Vec<(Duration, u32)> {
+        self.state.lock().latency.clone().counts(now)
     }
 
     fn count<const N: usize>(&self, metric: Metric, values: [&str; N]) {

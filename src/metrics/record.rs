@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::metric::{Label, Metric};
 use super::registry::Registry;
+use crate::event::TraceId;
 
 /// Outcome of a call or an attempt that succeeded.
 pub const OK: &str = "ok";
@@ -27,6 +28,16 @@ pub struct CallRecord<'a> {
     pub cost: Cost,
     /// An answer came, but without its usage.
     pub usage_missing: bool,
+    /// Where to look a call of this kind up.
+    pub exemplar: Option<Exemplar>,
+}
+
+/// A call by which a series can be explained.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Exemplar {
+    pub trace_id: TraceId,
+    /// Unix time in seconds.
+    pub ts: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +80,9 @@ impl CallRecord<'_> {
         let model = registry.intern(Label::Model, self.model);
         let outcome = registry.intern(Label::Outcome, self.outcome);
         registry.count(Metric::Calls, [model, outcome], 1);
-        registry.observe(Metric::RequestDuration, [model, outcome], self.duration);
+        registry.observe(Metric::RequestDuration, [model, outcome], self.duration, self.exemplar);
         if let Some(wait) = self.time_to_first_chunk {
-            registry.observe(Metric::TimeToFirstChunk, [model], wait);
+            registry.observe(Metric::TimeToFirstChunk, [model], wait, self.exemplar);
         }
         for count in self.tokens.iter().filter(|count| count.tokens > 0) {
             let direction = registry.intern(Label::Direction, count.direction.as_str());
@@ -118,6 +129,18 @@ pub enum IdempotencyOutcome {
 }
 
 impl IdempotencyOutcome {
+    pub const ALL: [Self; 9] = [
+        Self::Executed,
+        Self::Replay,
+        Self::Joined,
+        Self::Conflict,
+        Self::InDoubt,
+        Self::Mismatch,
+        Self::LeaseLost,
+        Self::StaleOwner,
+        Self::StoreUnavailable,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Executed => "executed",
@@ -143,7 +166,8 @@ impl IdempotencyOutcome {
 pub enum Gauge<'a> {
     InFlight(u64),
     AdmissionQueued(u64),
-    /// `scope` names origin and model, never a credential; `state` is `closed`, `open` or `half_open`.
+    /// `scope` names origin and model, never a credential; a state that an operator forced counts as `open` or
+    /// `closed`.
     BreakerState {
         scope: &'a str,
         state: &'a str,
@@ -156,6 +180,7 @@ pub enum Gauge<'a> {
     Spend {
         cap: &'a str,
         pico_usd: u128,
+        limit_pico_usd: u128,
     },
 }
 
@@ -166,6 +191,11 @@ impl Gauge<'_> {
             Self::AdmissionQueued(count) => registry.gauge(Metric::AdmissionQueued, [], count as f64),
             Self::BreakerState { scope, state } => {
                 let scope = registry.intern(Label::Scope, scope);
+                let state = match state {
+                    "forced_open" => "open",
+                    "disabled" => "closed",
+                    other => other,
+                };
                 for possible in ["closed", "open", "half_open"] {
                     let label = registry.intern(Label::State, possible);
                     let number = if possible == state { 1.0 } else { 0.0 };
@@ -176,9 +206,10 @@ impl Gauge<'_> {
                 let scope = registry.intern(Label::Scope, scope);
                 registry.gauge(Metric::RetryBudgetBalance, [scope], balance);
             }
-            Self::Spend { cap, pico_usd } => {
+            Self::Spend { cap, pico_usd, limit_pico_usd } => {
                 let cap = registry.intern(Label::Cap, cap);
                 registry.charge(Metric::Spend, [cap], pico_usd);
+                registry.charge(Metric::SpendLimit, [cap], limit_pico_usd);
             }
         }
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::histogram::Histogram;
 use super::labels::{FastHash, LabelId, LabelLimits, Labels};
 use super::metric::{Kind, Label, Metric, Unit};
+use super::record::{Exemplar, IdempotencyOutcome};
+use crate::classify::Class;
 
 /// What a series holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +50,7 @@ impl Hash for SeriesKey {
 pub(super) struct Registry {
     labels: Labels,
     max_sets: usize,
+    max_histogram_sets: usize,
     /// Series per metric.
     sets: [usize; Metric::COUNT],
     series: HashMap<SeriesKey, Value, FastHash>,
@@ -57,6 +60,7 @@ impl Registry {
     pub(super) fn new(limits: LabelLimits) -> Self {
         let mut registry = Self {
             max_sets: limits.sets,
+            max_histogram_sets: limits.histogram_sets,
             labels: Labels::new(limits),
             sets: [0; Metric::COUNT],
             series: HashMap::default(),
@@ -67,6 +71,14 @@ impl Registry {
             if row.labels.is_empty() && row.kind != Kind::Gauge {
                 registry.update(*metric, [], |_| {});
             }
+        }
+        for class in Class::REPEATABLE {
+            let reason = registry.intern(Label::Reason, class.as_str());
+            registry.count(Metric::Retries, [reason], 0);
+        }
+        for outcome in IdempotencyOutcome::ALL {
+            let outcome = registry.intern(Label::Outcome, outcome.as_str());
+            registry.count(Metric::Idempotency, [outcome], 0);
         }
         registry
     }
@@ -114,6 +126,7 @@ impl Registry {
         metric: Metric,
         mut labels: [LabelId; N],
         duration: Duration,
+        exemplar: Option<Exemplar>,
     ) {
         for (label, id) in metric.describe().labels.iter().zip(&mut labels) {
             if label.is_free() && !self.labels.in_histograms(*label, *id) {
@@ -122,7 +135,7 @@ impl Registry {
         }
         self.update(metric, labels, |value| {
             if let Value::Histogram(histogram) = value {
-                histogram.observe(duration);
+                histogram.observe(duration, exemplar);
             }
         });
     }
@@ -141,7 +154,9 @@ impl Registry {
             return;
         }
         let sets = self.sets.get_mut(metric as usize);
-        if sets.as_ref().is_some_and(|sets| **sets >= self.max_sets) {
+        let histogram = matches!(metric.describe().kind, Kind::Histogram(_));
+        let most = if histogram { self.max_histogram_sets } else { self.max_sets };
+        if sets.as_ref().is_some_and(|sets| **sets >= most) {
             for (label, id) in metric.describe().labels.iter().zip(&mut key.labels) {
                 if label.is_free() {
                     *id = LabelId::OTHER;

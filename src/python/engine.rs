@@ -16,13 +16,16 @@ use super::errors::config_error;
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
 use super::response::{PyResponse, parse};
 use super::runtime::{self, Task};
+use super::trace::Observer;
 use super::{encode, policy};
 use crate::clock;
 use crate::config::{self, Limits};
 use crate::drive::{self, Order};
 use crate::engine::{self, Engine, GateConfig, Upstream, UpstreamConfig};
 use crate::error::ConfigError;
-use crate::event::{Listener, Tags, TraceId};
+use crate::event::{Level, Listener, Tags, TraceId};
+use crate::log_file::Rotation;
+use crate::metrics::IdempotencyOutcome;
 use crate::price::PriceBook;
 use crate::transport::TransportOptions;
 
@@ -53,6 +56,7 @@ impl<T> PerProcess<T> {
 pub(crate) struct PyEngine {
     settings: Settings,
     engine: PerProcess<Engine>,
+    observer: Observer,
 }
 
 /// The settings in the core's terms, kept for the next process.
@@ -65,6 +69,7 @@ struct Settings {
     spend: Vec<config::SpendCap>,
     prices: PriceBook,
     log_file: Option<String>,
+    log_rotation: Option<Rotation>,
     seed: Option<u64>,
 }
 
@@ -79,6 +84,7 @@ impl Settings {
             spend: self.spend.clone(),
             prices: self.prices.clone(),
             log_file: self.log_file.as_ref().map(Into::into),
+            log_rotation: self.log_rotation,
             seed: self.seed,
         })
     }
@@ -87,7 +93,7 @@ impl Settings {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (*, retry, timeouts, limits, breaker, retry_budget, spend, prices, log_file, seed))]
+    #[pyo3(signature = (*, retry, timeouts, limits, breaker, retry_budget, spend, prices, log_file, log_rotation, seed))]
     #[allow(clippy::too_many_arguments, reason = "the settings of a gate, by name")]
     fn new(
         py: Python<'_>,
@@ -99,6 +105,7 @@ impl PyEngine {
         spend: Vec<Bound<'_, PyAny>>,
         prices: Option<&str>,
         log_file: Option<String>,
+        log_rotation: Option<(u64, u32)>,
         seed: Option<u64>,
     ) -> PyResult<Self> {
         let _inside = runtime::enter(py);
@@ -116,10 +123,11 @@ impl PyEngine {
             spend: spend.iter().map(policy::spend).collect::<PyResult<_>>()?,
             prices: prices.map(price_book).transpose().map_err(config)?.unwrap_or_default(),
             log_file,
+            log_rotation: log_rotation.map(|(max_bytes, backups)| Rotation { max_bytes, backups }),
             seed,
         };
         let engine = PerProcess::new(settings.build().map_err(config)?);
-        Ok(Self { settings, engine })
+        Ok(Self { settings, engine, observer: Observer::default() })
     }
 
     #[pyo3(signature = (*, base_url, api_key, headers, timeouts, max_attempts, ca_bundle, http2, proxy))]
@@ -158,6 +166,37 @@ impl PyEngine {
 
     fn metrics_text(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.current(py)?.metrics_text(clock::now()))
+    }
+
+    /// The metrics as plain data.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let json = self.current(py)?.metrics_plain(clock::now());
+        parse(py, &Bytes::from(json))
+    }
+
+    /// What calls used and cost, a row per hour, model and tags.
+    fn usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let json = self.current(py)?.usage();
+        parse(py, &Bytes::from(json))
+    }
+
+    fn count_tool_call(&self, py: Python<'_>, tool: &str, status: &str) -> PyResult<()> {
+        self.current(py)?.metrics().tool_call(tool, status);
+        Ok(())
+    }
+
+    fn count_idempotency(&self, py: Python<'_>, outcome: &str) -> PyResult<()> {
+        let known = IdempotencyOutcome::ALL.into_iter().find(|known| known.as_str() == outcome);
+        let known = known.ok_or_else(|| {
+            config_error(py, &ConfigError::new("outcome", outcome, "must be one of the metric's outcomes"))
+        })?;
+        self.current(py)?.metrics().idempotency(known);
+        Ok(())
+    }
+
+    /// Who is asked for the place of each call in a trace, and then hears of it; see `tidegate._trace`.
+    fn observe(&self, py: Python<'_>, observer: Option<Py<PyAny>>) {
+        self.observer.set(py, observer);
     }
 }
 
@@ -226,11 +265,14 @@ struct Job {
     engine: Arc<Engine>,
     upstream: Arc<Upstream>,
     order: Order,
+    /// Somebody waits for all of its events.
+    observed: bool,
 }
 
 impl Job {
     fn spawn(self, py: Python<'_>, sink: impl Sink, log_level: i32) -> PyResult<Task> {
-        let Self { engine, upstream, order } = self;
+        let Self { engine, upstream, order, observed } = self;
+        let log_level = if observed { Level::Debug as i32 } else { log_level };
         let task = runtime::handle(py)?.spawn(async move {
             let mut promise = Promise { sink, kept: false };
             let listener = (log_level < NOTHING).then(|| {
@@ -288,11 +330,13 @@ impl PyUpstream {
             max_attempts: upstream.max_attempts,
             tags: None,
             trace_id: None,
+            span_id: None,
         };
         if let Some(options) = options {
             apply(&mut order, &upstream, path.0, options)?;
         }
-        Ok(Job { engine, upstream, order })
+        let observed = self.engine.get().observer.place(py, &mut order)?;
+        Ok(Job { engine, upstream, order, observed })
     }
 }
 

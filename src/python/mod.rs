@@ -13,6 +13,7 @@ mod policy;
 mod probe;
 mod response;
 mod runtime;
+mod trace;
 
 use pyo3::prelude::*;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::doctor::{Diagnosis, Finding, Report, Verdict};
-use tidegate::event::{Digest, Event, Facts, Kind, SCHEMA, TraceId};
+use tidegate::event::{Digest, Event, Facts, Kind, SCHEMA, SpanId, TraceId};
 
 const PROCESSES: u64 = 8;
 
@@ -51,6 +51,7 @@ fn line(run: &Run, rng: &mut StdRng) -> Vec<u8> {
         event: Kind::Tool,
         gate: Digest(run.process),
         trace_id: TraceId::random(rng),
+        span_id: SpanId::random(rng),
         origin: "".into(),
         model: "".into(),
         facts,
