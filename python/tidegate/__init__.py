@@ -42,6 +42,7 @@ from tidegate._gate import Gate, configure, default_gate
 from tidegate._log import JSONFormatter
 from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
 from tidegate._prices import Prices
+from tidegate._usage import UsageReport, UsageRow
 
 __version__ = _core.VERSION
 
@@ -85,6 +86,8 @@ __all__ = [
     "Timeouts",
     "UnprocessableEntityError",
     "Usage",
+    "UsageReport",
+    "UsageRow",
     "__version__",
     "configure",
     "current_tags",

@@ -25,6 +25,11 @@ _MOST = 16
 _ambient: ContextVar[dict[str, str]] = ContextVar("tidegate_tags", default={})  # noqa: B039 never mutated
 
 
+def is_tag_name(name: str) -> bool:
+    """Tell whether a tag may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 def ambient() -> dict[str, str]:
     """Return the tags in force, not to be changed."""
     return _ambient.get()
@@ -44,7 +49,7 @@ def merged(outer: dict[str, str], labels: Mapping[str, object]) -> dict[str, str
     if not isinstance(labels, Mapping):
         raise ConfigError("tags", labels, "must be a mapping of names to strings")
     for name, value in labels.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not is_tag_name(name):
             raise ConfigError(
                 f"tags.{name}", value, "must be named by at most 64 letters, digits and underscores"
             )

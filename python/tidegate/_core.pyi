@@ -1,7 +1,7 @@
 """The core, written in Rust. Use what `tidegate` exports: this module's names may change."""
 
 from asyncio import Future
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from decimal import Decimal
 from os import PathLike
@@ -55,6 +55,7 @@ class Engine:
         spend: Sequence[SpendCap],
         prices: str | None,
         log_file: str | None,
+        log_rotation: tuple[int, int] | None,
         seed: int | None,
     ) -> Engine:
         """Make an engine.
@@ -68,6 +69,7 @@ class Engine:
             spend: Caps, each of which must have room for a call.
             prices: JSON, see `tidegate.Prices.to_json`.
             log_file: Where events are appended as lines of JSON.
+            log_rotation: Bytes of a full file, and how many full files are kept.
             seed: Of everything random.
         """
 
@@ -90,6 +92,34 @@ class Engine:
 
     def metrics_text(self) -> str:
         """Return the metrics in Prometheus' text format."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics as plain data.
+
+        ``families``: ``name``, ``kind``, ``unit``, ``help``, ``labels``, and ``samples``, pairs of the
+        labels' values and a value: a number, decimal text for money, or ``count``, ``sum`` and ``buckets`` of
+        a histogram. ``latencies``: pairs of milliseconds and how often they came lately.
+        """
+
+    def usage(self) -> list[dict[str, Any]]:
+        """Return what calls used and cost, a row per hour, model and tags."""
+
+    def count_tool_call(self, tool: str, status: str) -> None:
+        """Count a call of a tool by how it ended."""
+
+    def count_idempotency(self, outcome: str) -> None:
+        """Count what became of an execution that was asked for under a key."""
+
+    def observe(
+        self,
+        observer: Callable[[str, str, str | None, bool], tuple[str | None, str | None, list[tuple[str, str]]]]
+        | None,
+    ) -> None:
+        """Ask `observer` where each call belongs.
+
+        It is given method, URL without its query, model, and whether a stream is asked for, and returns trace
+        id, span id and headers to be sent. All events of the call go to `tidegate._log.emit`.
+        """
 
 @final
 class Upstream:

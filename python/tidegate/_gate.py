@@ -15,8 +15,10 @@ from tidegate._prices import Prices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from tidegate._prices import PriceTable
+    from tidegate._usage import UsageReport
 
 LimitsLike: TypeAlias = Limits | Literal["auto"] | None
 """Limits of a scope; ``"auto"`` is ``Limits()``, `None` is no limit of any kind."""
@@ -48,6 +50,8 @@ class Gate:
         spend: SpendCap | Sequence[SpendCap] = (),
         prices: Prices | Mapping[str, PriceTable | Sequence[PriceTable]] | None = None,
         log_file: str | os.PathLike[str] | None = None,
+        log_max_bytes: int | None = None,
+        log_backups: int = 5,
         seed: int | None = None,
     ) -> None:
         """Make a gate. `None` turns a mechanism off.
@@ -62,6 +66,11 @@ class Gate:
             spend: Caps on what calls may cost; a call needs room under each that applies to it.
             prices: US dollars per million tokens. `None`: costs are unknown.
             log_file: File to which each event is appended as a line of JSON. Several processes can share it.
+            log_max_bytes: A line that would make the file longer goes to a new one, and the full file is
+                renamed to ``….1``, that one to ``….2`` and so on. At least 4,096; `None`: it grows. Where
+                several processes share the file, each may add a quarter of it, and at most 64 KiB, before it
+                notices.
+            log_backups: Full files that are kept, 1 to 1,000. Default 5.
             seed: Makes the random waits reproducible, for tests.
 
         Raises:
@@ -76,6 +85,8 @@ class Gate:
             "spend": _caps(spend),
             "prices": Prices(prices) if isinstance(prices, Mapping) else prices,
             "log_file": _path("log_file", log_file),
+            "log_max_bytes": _whole("log_max_bytes", log_max_bytes, optional=True),
+            "log_backups": _whole("log_backups", log_backups, optional=False),
             "seed": _seed(seed),
         }
         table = _instance("prices", self._settings["prices"], Prices, optional=True)
@@ -89,6 +100,7 @@ class Gate:
             spend=self._settings["spend"],
             prices=table and table.to_json(),
             log_file=self._settings["log_file"],
+            log_rotation=None if log_max_bytes is None else (log_max_bytes, log_backups),
             seed=seed,
         )
 
@@ -104,6 +116,35 @@ class Gate:
     def metrics_text(self) -> str:
         """Return the metrics in Prometheus' text format."""
         return self._engine.metrics_text()
+
+    def usage(
+        self,
+        by: str | Sequence[str] = "model",
+        *,
+        window: Literal["hour", "day"] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> UsageReport:
+        """Return what calls used and cost, grouped.
+
+        >>> gate.usage(by=("model", "route"), window="day").to_csv()
+
+        Kept are the last 20,000 combinations of hour, model and tags; of an hour at most 1,000, beyond which
+        tags are ``"other"``.
+
+        Args:
+            by: ``"model"``, names of tags such as ``"route"`` or ``"tool"``, or several of these. ``()`` sums
+                up everything.
+            window: Give each UTC hour or day rows of its own. Default: sums over all that is kept.
+            since: Leave out the hours that ended by then.
+            until: Leave out the hours that began at or after it.
+
+        Raises:
+            ConfigError: An argument breaks these rules.
+        """
+        from tidegate._usage import report
+
+        return report(self._engine.usage(), by, window, since, until)
 
     def __repr__(self) -> str:
         import inspect
@@ -135,6 +176,15 @@ def _path(field: str, value: object) -> str | None:
     if not isinstance(value, str | os.PathLike):
         raise ConfigError(field, repr(value), "must be the path of a file")
     return os.fsdecode(value)
+
+
+def _whole(field: str, value: object, *, optional: bool) -> int | None:
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        off = ", or None" if optional else ""
+        raise ConfigError(field, repr(value), f"must be a whole number greater than 0{off}")
+    return value
 
 
 def _seed(value: object) -> int | None:

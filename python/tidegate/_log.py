@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from tidegate import _trace
+
 logger = logging.getLogger("tidegate")
 logger.addHandler(logging.NullHandler())
 
@@ -37,10 +39,15 @@ def emit(level: int, data: bytes) -> None:
         level: 10, 20 or 30, as in `logging`.
         data: The record as a JSON object.
     """
-    if logger.isEnabledFor(level):
-        import json
+    watched = _trace.watching()
+    if not watched and not logger.isEnabledFor(level):
+        return
+    import json
 
-        record: dict[str, Any] = json.loads(data)
+    record: dict[str, Any] = json.loads(data)
+    if watched:
+        _trace.hear(record)
+    if logger.isEnabledFor(level):
         extra = {f"tidegate_{name}" if name in _STANDARD else name: value for name, value in record.items()}
         logger.log(level, "%s", _message(record), extra=extra)
 
@@ -50,6 +57,7 @@ def _message(record: dict[str, Any]) -> str:
     where = f"{record.get('model') or 'call'} at {record.get('origin', '?')}"
     trace = f"[trace {record.get('trace_id', '?')}]"
     outcome = record.get("outcome", "?")
+    reason = f" because of {record['reason']}" if "reason" in record else ""
     status = f" ({record['status']})" if "status" in record else ""
     if event == "attempt":
         text = (
@@ -57,15 +65,16 @@ def _message(record: dict[str, Any]) -> str:
         )
     elif event == "retry":
         text = (
-            f"attempt {record.get('attempt', '?')} of {where} in {record.get('delay_s', 0.0):.3f} s "
-            f"because of {record.get('reason', '?')}"
+            f"attempt {record.get('attempt', '?')} of {where} in {record.get('delay_s', 0.0):.3f} s{reason}"
         )
+    elif event == "breaker":
+        text = f"the circuit breaker of {where} is {outcome}{reason}"
     elif event == "wait":
         text = f"{where} waited {record.get('queue_s', 0.0):.3f} s for admission"
     else:
-        reason = f", ended by {record['reason']}" if "reason" in record else ""
+        ended = f", ended by {record['reason']}" if "reason" in record else ""
         attempts = record.get("attempts", "?")
-        text = f"{where}: {outcome}{status} in {attempts} attempt(s){_after(record, 'latency_s')}{reason}"
+        text = f"{where}: {outcome}{status} in {attempts} attempt(s){_after(record, 'latency_s')}{ended}"
     return f"{text} {trace}"
 
 
