@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,18 @@ def _json_file(_: click.Context, __: click.Parameter, path: Path | None) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path} must be a JSON file that can be read ({error})") from error
+
+
+@tidegate.command()
+def alerts() -> None:
+    """Print rules of alerts for Prometheus, with what to do when they fire."""
+    click.echo(resources.files("tidegate").joinpath("alerts.yml").read_text("utf-8"), nl=False)
+
+
+@tidegate.command()
+def dashboard() -> None:
+    """Print a dashboard for Grafana, as JSON to import."""
+    click.echo(resources.files("tidegate").joinpath("dashboard.json").read_text("utf-8"), nl=False)
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
