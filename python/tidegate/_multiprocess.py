@@ -84,6 +84,7 @@ class Publisher:
         self._ended.set()
         self._thread.join(_EVERY_S)
         self._publish()
+        self._alive.close()
 
 
 def others(folder: Path, own: str) -> Iterator[tuple[dict[str, Any], bool]]:
