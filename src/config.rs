@@ -320,6 +320,28 @@ impl RetryBudgetPolicy {
     }
 }
 
+/// What a call may answer with when no upstream can: the last good answer to the same request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Degrade {
+    /// An older answer is not given. Default 5 min.
+    pub ttl: Duration,
+    /// Memory for answers; the oldest go first. Default 64 MiB.
+    pub max_bytes: usize,
+}
+
+impl Default for Degrade {
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(300), max_bytes: 64 << 20 }
+    }
+}
+
+impl Degrade {
+    pub fn validate(&self) -> Checked {
+        rule(!self.ttl.is_zero(), "degrade.ttl", 0, "must be greater than 0")?;
+        rule(self.max_bytes > 0, "degrade.max_bytes", 0, "must be 1 or more")
+    }
+}
+
 /// Money in millionths of a millionth of a US dollar: prices per token come out whole.
 pub type PicoUsd = u128;
 

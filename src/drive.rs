@@ -1,19 +1,22 @@
-//! Feeds `call.rs` with sockets and timers: one HTTP call from its order to its outcome.
+//! Feeds `call.rs` with sockets and timers: one HTTP call from its order to its outcome. `routes.rs` says where
+//! it goes when it cannot be had there.
 
 mod attempt;
 mod order;
 mod read;
 mod report;
+mod routes;
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use self::order::{CallInfo, Order, Outcome, Reply, UsageSource};
+pub use self::routes::call;
 
 use self::attempt::{Attempt, attempt};
 use self::read::read;
-use self::report::{Identity, Teller, Told, conclude};
+use self::report::{Teller, Told, conclude};
 use crate::call::{Call, Plan, Spending, Step};
 use crate::clock;
 use crate::engine::{Engine, Upstream};
@@ -23,29 +26,19 @@ use crate::request::RequestFacts;
 use crate::scope::Scope;
 use crate::usage::Usage;
 
-/// Makes one call. Dropping the future stops it: the connection closes and everything held goes back.
-pub async fn call(
+/// One call to one upstream. Dropping the future stops it: the connection closes and everything held goes back.
+async fn call_one(
     engine: &Arc<Engine>,
     upstream: &Upstream,
     order: Order,
-    listener: Option<Box<dyn Listener>>,
+    listener: Option<Arc<dyn Listener>>,
 ) -> Outcome {
     let facts = RequestFacts::read(&order.body);
     let model: Arc<str> = facts.as_ref().and_then(|facts| facts.model.as_deref()).unwrap_or_default().into();
     let scope = engine.scope(upstream, &model, clock::now());
     let plan = plan(engine, &order, facts.as_ref(), &scope);
     let cost = plan.cost;
-    let heard = engine.log_file().is_some() || listener.is_some();
-    let teller = Teller {
-        engine: Arc::clone(engine),
-        origin: Arc::clone(&upstream.origin),
-        model: Arc::clone(&model),
-        trace_id: order.trace_id.unwrap_or_else(|| engine.draw_trace_id()),
-        span_id: order.span_id.unwrap_or_else(|| engine.draw_span_id()),
-        tags: order.tags.clone(),
-        identity: if heard { Identity::of(engine, &order) } else { Identity::default() },
-        listener,
-    };
+    let teller = Teller::new(engine, upstream, &model, &order, listener);
     let call = Call::new(plan, Arc::clone(&scope), clock::now());
     let mut told = Told::new(teller, call);
     let Told { teller, call, .. } = &mut told;

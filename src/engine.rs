@@ -16,9 +16,13 @@ use url::Url;
 
 use crate::account::Account;
 use crate::clock::{self, Instant};
-use crate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, SpendCap, Timeouts};
+use crate::config::{
+    BreakerPolicy, Degrade, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, SpendCap, Timeouts,
+};
+use crate::drive::Reply;
 use crate::error::ConfigError;
 use crate::event::{Digest, Event, SpanId, TraceId};
+use crate::last_good::LastGood;
 use crate::log_file::{LogFile, Rotation};
 use crate::metrics::{Label, Metrics, MetricsOptions};
 use crate::money::Pico;
@@ -39,6 +43,9 @@ pub struct GateConfig {
     pub breaker: Option<BreakerPolicy>,
     pub retry_budget: Option<RetryBudgetPolicy>,
     pub spend: Vec<SpendCap>,
+    /// In order.
+    pub fallbacks: Vec<Fallback>,
+    pub degrade: Option<Degrade>,
     pub prices: PriceBook,
     pub log_file: Option<PathBuf>,
     pub log_rotation: Option<Rotation>,
@@ -62,6 +69,8 @@ pub struct Engine {
     retry_budget: Option<RetryBudgetPolicy>,
     /// `None` where there is no cap.
     spend: Option<Arc<SpendLedger>>,
+    stand_ins: Vec<StandIn>,
+    last_good: Option<Mutex<LastGood<Reply>>>,
     prices: PriceBook,
     log_file: Option<LogFile>,
     log_failed: AtomicBool,
@@ -85,21 +94,21 @@ impl Engine {
             if !pattern.contains(['*', '?', '[', '{']) {
                 metrics.know(Label::Model, &pattern);
             }
-            let glob = Glob::new(&pattern).map_err(|error| {
-                ConfigError::new("limits", &pattern, format!("must be a pattern such as gpt-4.1* ({error})"))
-            })?;
-            limits.push((glob.compile_matcher(), policy));
+            limits.push((self::pattern("limits", &pattern)?, policy));
         }
         config.breaker.as_ref().map_or(Ok(()), BreakerPolicy::validate)?;
         config.retry_budget.as_ref().map_or(Ok(()), RetryBudgetPolicy::validate)?;
         config.spend.iter().try_for_each(SpendCap::validate)?;
-        Ok(Self {
+        config.degrade.as_ref().map_or(Ok(()), Degrade::validate)?;
+        let mut engine = Self {
             retry: Arc::new(config.retry),
             timeouts: config.timeouts,
             limits,
             breaker: config.breaker,
             retry_budget: config.retry_budget,
             spend: (!config.spend.is_empty()).then(|| SpendLedger::new(config.spend, clock::now())),
+            stand_ins: Vec::new(),
+            last_good: config.degrade.as_ref().map(|policy| Mutex::new(LastGood::new(policy))),
             prices: config.prices,
             log_file: config.log_file.map(|path| LogFile::open(&path, config.log_rotation)).transpose()?,
             log_failed: AtomicBool::new(false),
@@ -109,7 +118,10 @@ impl Engine {
             hasher: RandomState::new(),
             scopes: Mutex::default(),
             transports: Mutex::default(),
-        })
+        };
+        let stand_ins = config.fallbacks.into_iter().map(|fallback| StandIn::new(&engine, fallback));
+        engine.stand_ins = stand_ins.collect::<Result<_, _>>()?;
+        Ok(engine)
     }
 
     pub fn retry_policy(&self) -> Arc<RetryPolicy> {
@@ -126,6 +138,20 @@ impl Engine {
 
     pub fn spend(&self) -> Option<&Arc<SpendLedger>> {
         self.spend.as_ref()
+    }
+
+    /// Whether a call can end with anything but its own upstream's answer.
+    pub fn degrades(&self) -> bool {
+        !self.stand_ins.is_empty() || self.last_good.is_some()
+    }
+
+    /// What stands in for `model`, in order.
+    pub fn stand_ins(&self, model: &str) -> impl Iterator<Item = &StandIn> {
+        self.stand_ins.iter().filter(move |stand_in| stand_in.models.is_match(model))
+    }
+
+    pub fn last_good(&self) -> Option<&Mutex<LastGood<Reply>>> {
+        self.last_good.as_ref()
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -228,6 +254,43 @@ impl Engine {
 fn entropy() -> SmallRng {
     let state = RandomState::new();
     SmallRng::seed_from_u64(state.hash_one(clock::now().as_nanos()))
+}
+
+/// Another model, another endpoint, or both, for calls that their own upstream cannot take.
+#[derive(Debug, Clone)]
+pub struct Fallback {
+    /// Glob on the models that it stands in for.
+    pub models: String,
+    /// `None`: the model that was asked for.
+    pub model: Option<String>,
+    /// `None`: where the call was to go.
+    pub upstream: Option<UpstreamConfig>,
+}
+
+/// A fallback, ready to be called.
+#[derive(Debug)]
+pub struct StandIn {
+    models: GlobMatcher,
+    pub model: Option<String>,
+    pub upstream: Option<Upstream>,
+}
+
+impl StandIn {
+    fn new(engine: &Engine, fallback: Fallback) -> Result<Self, ConfigError> {
+        let Fallback { models, model, upstream } = fallback;
+        if model.is_none() && upstream.is_none() {
+            return Err(ConfigError::new("fallbacks", "Fallback()", "must name a model or a base_url"));
+        }
+        let upstream = upstream.map(|upstream| Upstream::new(engine, upstream)).transpose()?;
+        Ok(Self { models: pattern("fallbacks", &models)?, model, upstream })
+    }
+}
+
+fn pattern(field: &str, text: &str) -> Result<GlobMatcher, ConfigError> {
+    let glob = Glob::new(text).map_err(|error| {
+        ConfigError::new(field, text, format!("must be a pattern such as gpt-4.1* ({error})"))
+    })?;
+    Ok(glob.compile_matcher())
 }
 
 /// How to reach one base URL.

@@ -125,6 +125,8 @@ pub enum Kind {
     Retry,
     /// The breaker of the call's scope went over to the state that `outcome` names.
     Breaker,
+    /// A substitute is tried for the answer that was asked for; or the answer is one.
+    Degraded,
     /// The call ended.
     Call,
     /// A run of a tool under an idempotency key ended. `outcome` is `ok` or `failed` where its effect was executed,
@@ -241,7 +243,7 @@ impl Facts {
             Kind::Breaker if self.outcome != Some("open") => Level::Info,
             Kind::Call | Kind::Tool if self.outcome != Some("ok") => Level::Warning,
             Kind::Call | Kind::Tool | Kind::Wait => Level::Info,
-            Kind::Retry | Kind::Breaker => Level::Warning,
+            Kind::Retry | Kind::Breaker | Kind::Degraded => Level::Warning,
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod breaker;
 pub mod classify;
 pub mod event;
 mod json;
+pub mod last_good;
 pub mod log_file;
 pub mod metrics;
 pub mod money;

@@ -40,7 +40,16 @@ from tidegate._errors import (
 )
 from tidegate._gate import Gate, configure, default_gate
 from tidegate._log import JSONFormatter
-from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
+from tidegate._policies import (
+    BreakerPolicy,
+    Degrade,
+    Fallback,
+    Limits,
+    RetryBudget,
+    RetryPolicy,
+    SpendCap,
+    Timeouts,
+)
 from tidegate._prices import Prices
 from tidegate._usage import UsageReport, UsageRow
 
@@ -62,8 +71,10 @@ __all__ = [
     "ConfigError",
     "ConflictError",
     "DeadlineExceededError",
+    "Degrade",
     "EmptyResponseError",
     "EncodeError",
+    "Fallback",
     "Gate",
     "InternalServerError",
     "JSONFormatter",

@@ -8,7 +8,16 @@ from os import PathLike
 from types import ModuleType
 from typing import Any, Literal, final
 
-from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
+from tidegate._policies import (
+    BreakerPolicy,
+    Degrade,
+    Fallback,
+    Limits,
+    RetryBudget,
+    RetryPolicy,
+    SpendCap,
+    Timeouts,
+)
 
 __all__ = [
     "VERSION",
@@ -32,7 +41,8 @@ VERSION: str
 _probe: ModuleType
 
 def check_policy(
-    kind: Literal["retry", "timeouts", "limits", "breaker", "retry_budget", "spend"], policy: object
+    kind: Literal["retry", "timeouts", "limits", "breaker", "retry_budget", "spend", "degrade"],
+    policy: object,
 ) -> None:
     """Read every attribute of a policy; raise `ConfigError` about the first that is wrong."""
 
@@ -53,6 +63,8 @@ class Engine:
         breaker: BreakerPolicy | None,
         retry_budget: RetryBudget | None,
         spend: Sequence[SpendCap],
+        fallbacks: Sequence[tuple[str, Fallback]],
+        degrade: Degrade | None,
         prices: str | None,
         log_file: str | None,
         log_rotation: tuple[int, int] | None,
@@ -67,6 +79,8 @@ class Engine:
             breaker: `None` for none.
             retry_budget: `None` for none.
             spend: Caps, each of which must have room for a call.
+            fallbacks: Patterns of models with what stands in for them, in order.
+            degrade: `None` for none.
             prices: JSON, see `tidegate.Prices.to_json`.
             log_file: Where events are appended as lines of JSON.
             log_rotation: Bytes of a full file, and how many full files are kept.

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from tidegate import _core
 from tidegate._errors import ConfigError
 from tidegate._fields import known_keywords
-from tidegate._policies import BreakerPolicy, Limits, RetryBudget, RetryPolicy, SpendCap, Timeouts
+from tidegate._policies import (
+    BreakerPolicy,
+    Degrade,
+    Fallback,
+    Limits,
+    RetryBudget,
+    RetryPolicy,
+    SpendCap,
+    Timeouts,
+)
 from tidegate._prices import Prices
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ class Gate:
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008 frozen
         retry_budget: RetryBudget | None = RetryBudget(),  # noqa: B008 frozen
         spend: SpendCap | Sequence[SpendCap] = (),
+        fallbacks: Sequence[Fallback] | Mapping[str, Sequence[Fallback]] = (),
+        degrade: Degrade | None = None,
         prices: Prices | Mapping[str, PriceTable | Sequence[PriceTable]] | None = None,
         log_file: str | os.PathLike[str] | None = None,
         log_max_bytes: int | None = None,
@@ -64,6 +75,9 @@ class Gate:
             breaker: When to stop sending to an upstream that fails.
             retry_budget: Bound on the retries of all calls together.
             spend: Caps on what calls may cost; a call needs room under each that applies to it.
+            fallbacks: What stands in, in order, when an upstream cannot take a call: for every model, or by
+                pattern of the model's name.
+            degrade: Whether the last good answer to the same request is given when there is no other.
             prices: US dollars per million tokens. `None`: costs are unknown.
             log_file: File to which each event is appended as a line of JSON. Several processes can share it.
             log_max_bytes: A line that would make the file longer goes to a new one, and the full file is
@@ -83,6 +97,8 @@ class Gate:
             "breaker": _instance("breaker", breaker, BreakerPolicy, optional=True),
             "retry_budget": _instance("retry_budget", retry_budget, RetryBudget, optional=True),
             "spend": _caps(spend),
+            "fallbacks": fallbacks,
+            "degrade": _instance("degrade", degrade, Degrade, optional=True),
             "prices": Prices(prices) if isinstance(prices, Mapping) else prices,
             "log_file": _path("log_file", log_file),
             "log_max_bytes": _whole("log_max_bytes", log_max_bytes, optional=True),
@@ -98,6 +114,8 @@ class Gate:
             breaker=breaker,
             retry_budget=retry_budget,
             spend=self._settings["spend"],
+            fallbacks=_fallbacks(fallbacks),
+            degrade=degrade,
             prices=table and table.to_json(),
             log_file=self._settings["log_file"],
             log_rotation=None if log_max_bytes is None else (log_max_bytes, log_backups),
@@ -168,6 +186,22 @@ def _caps(spend: object) -> tuple[SpendCap, ...]:
     if isinstance(caps, list | tuple) and all(isinstance(cap, SpendCap) for cap in caps):
         return tuple(caps)
     raise ConfigError("spend", repr(spend), "must be a SpendCap, or a list of them")
+
+
+def _fallbacks(fallbacks: object) -> list[tuple[str, Fallback]]:
+    table = fallbacks if isinstance(fallbacks, Mapping) else {"*": fallbacks}
+    pairs = []
+    for pattern, those in table.items():
+        if not isinstance(those, list | tuple) or not all(isinstance(each, Fallback) for each in those):
+            raise ConfigError(
+                "fallbacks", repr(those), "must be a list of Fallback, or patterns of models with such lists"
+            )
+        if not isinstance(pattern, str) or not pattern:
+            raise ConfigError(
+                "fallbacks", repr(pattern), "must be named by a model, or a pattern such as gpt-5*"
+            )
+        pairs += [(pattern, each) for each in those]
+    return pairs
 
 
 def _path(field: str, value: object) -> str | None:

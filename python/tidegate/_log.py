@@ -52,6 +52,9 @@ def emit(level: int, data: bytes) -> None:
         logger.log(level, "%s", _message(record), extra=extra)
 
 
+_SUBSTITUTES = {"fallback": "a fallback is tried", "last_good": "the last good answer is given"}
+
+
 def _message(record: dict[str, Any]) -> str:
     event = record.get("event")
     where = f"{record.get('model') or 'call'} at {record.get('origin', '?')}"
@@ -69,6 +72,8 @@ def _message(record: dict[str, Any]) -> str:
         )
     elif event == "breaker":
         text = f"the circuit breaker of {where} is {outcome}{reason}"
+    elif event == "degraded":
+        text = f"{_SUBSTITUTES.get(outcome, outcome)} for {where} because of {record.get('reason', '?')}"
     elif event == "wait":
         text = f"{where} waited {record.get('queue_s', 0.0):.3f} s for admission"
     else:

@@ -5,6 +5,7 @@ A wrong value raises `ConfigError` at construction, naming the field, the value 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
@@ -222,3 +223,64 @@ class SpendCap:
 
     def __post_init__(self) -> None:
         _core.check_policy("spend", self)
+
+
+@known_fields("fallback")
+@dataclass(frozen=True, kw_only=True)
+class Fallback:
+    """Another model, another endpoint, or both, for a call that its own upstream cannot take.
+
+    It is used when the breaker is open, the quota is exhausted, or the request fits neither the limits nor the
+    time that it has; never for a mistake of the caller. The answer says so: ``info(answer).notice``.
+
+    Attributes:
+        model: Put in the place of the model that was asked for; `None` keeps it.
+        base_url: Where to send it; `None` is where it was to go. Breaker, limits and budget are those of this
+            place.
+        api_key: Sent as ``Authorization: Bearer`` with `base_url`. Default `None`: no credential; the client's
+            own is never sent to another place.
+        headers: Sent with every request to `base_url`.
+
+    Raises:
+        ConfigError: Neither `model` nor `base_url` is given, a credential or headers come without a
+            `base_url`, or a value is of the wrong type.
+    """
+
+    model: str | None = field(default=None, kw_only=False)
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("model", "base_url", "api_key"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                shown = "***" if name == "api_key" else value
+                raise ConfigError(f"fallback.{name}", shown, "must be text, or None")
+        if self.model is None and self.base_url is None:
+            raise ConfigError("fallback", "Fallback()", "must name a model or a base_url")
+        if self.base_url is None and (self.api_key is not None or self.headers):
+            raise ConfigError("fallback.base_url", None, "must be given with api_key or headers")
+
+
+@known_fields("degrade")
+@dataclass(frozen=True, kw_only=True)
+class Degrade:
+    """The last good answer to the same request, for when no upstream can give one.
+
+    It takes the place of an error that is the upstream's fault, and says so: ``info(answer).notice``. Streams
+    are not kept.
+
+    Attributes:
+        ttl: Seconds after which an answer is too old. Default 300.
+        max_bytes: Memory for answers; the oldest are forgotten first. Default 64 MiB.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    ttl: float = 300.0
+    max_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        _core.check_policy("degrade", self)

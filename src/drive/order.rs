@@ -25,6 +25,8 @@ pub struct Order {
     pub timeouts: Timeouts,
     pub max_attempts: u32,
     pub tags: Option<Arc<Tags>>,
+    /// What to tell the user, as this is a substitute for the call that they made.
+    pub notice: Option<Arc<str>>,
     /// `None` draws one.
     pub trace_id: Option<TraceId>,
     /// `None` draws one.

@@ -8,9 +8,9 @@ use crate::account::Sums;
 use crate::breaker::OpenReason;
 use crate::call::Call;
 use crate::clock::{self, Instant};
-use crate::engine::Engine;
+use crate::engine::{Engine, Upstream};
 use crate::error::{CallError, Reason};
-use crate::event::{self, Digest, Event, Facts, Kind, Listener, SpanId, Tags, TraceId};
+use crate::event::{self, Digest, Event, Facts, Kind, Level, Listener, SpanId, Tags, TraceId};
 use crate::metrics::{self, CallRecord, Direction, Exemplar, TokenCount};
 use crate::money::Pico;
 use crate::usage::Usage;
@@ -24,7 +24,8 @@ pub(super) struct Teller {
     pub(super) span_id: SpanId,
     pub(super) tags: Option<Arc<Tags>>,
     pub(super) identity: Identity,
-    pub(super) listener: Option<Box<dyn Listener>>,
+    pub(super) notice: Option<Arc<str>>,
+    pub(super) listener: Option<Arc<dyn Listener>>,
 }
 
 /// What tells in a log that two calls made the same request.
@@ -46,6 +47,28 @@ impl Identity {
 }
 
 impl Teller {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        upstream: &Upstream,
+        model: &Arc<str>,
+        order: &Order,
+        listener: Option<Arc<dyn Listener>>,
+    ) -> Self {
+        let heard = engine.log_file().is_some()
+            || listener.as_ref().is_some_and(|listener| listener.wants(Level::Info));
+        Self {
+            engine: Arc::clone(engine),
+            origin: Arc::clone(&upstream.origin),
+            model: Arc::clone(model),
+            trace_id: order.trace_id.unwrap_or_else(|| engine.draw_trace_id()),
+            span_id: order.span_id.unwrap_or_else(|| engine.draw_span_id()),
+            tags: order.tags.clone(),
+            identity: if heard { Identity::of(engine, order) } else { Identity::default() },
+            notice: order.notice.clone(),
+            listener,
+        }
+    }
+
     pub(super) fn tell(&self, kind: Kind, facts: Facts) {
         let metrics = self.engine.metrics();
         match kind {
@@ -56,6 +79,7 @@ impl Teller {
             }
             // A failed probe opens nothing that was not; the others are counted with more than the record holds.
             Kind::Breaker | Kind::Wait | Kind::Call | Kind::Tool => {}
+            Kind::Degraded => metrics.degraded(facts.outcome.unwrap_or_default()),
         }
         let level = facts.level(kind);
         let listener = self.listener.as_deref().filter(|listener| listener.wants(level));
@@ -129,7 +153,7 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
         queue: call.queue_time(),
         latency: now.since(call.started()),
         first_byte,
-        notice: None,
+        notice: teller.notice.clone(),
     };
     for (kind, facts) in call.take_events() {
         teller.tell(kind, facts);

@@ -21,7 +21,7 @@ use super::{encode, policy};
 use crate::clock;
 use crate::config::{self, Limits};
 use crate::drive::{self, Order};
-use crate::engine::{self, Engine, GateConfig, Upstream, UpstreamConfig};
+use crate::engine::{self, Engine, Fallback, GateConfig, Upstream, UpstreamConfig};
 use crate::error::ConfigError;
 use crate::event::{Level, Listener, Tags, TraceId};
 use crate::log_file::Rotation;
@@ -67,6 +67,8 @@ struct Settings {
     breaker: Option<config::BreakerPolicy>,
     retry_budget: Option<config::RetryBudgetPolicy>,
     spend: Vec<config::SpendCap>,
+    fallbacks: Vec<Fallback>,
+    degrade: Option<config::Degrade>,
     prices: PriceBook,
     log_file: Option<String>,
     log_rotation: Option<Rotation>,
@@ -82,6 +84,8 @@ impl Settings {
             breaker: self.breaker.clone(),
             retry_budget: self.retry_budget.clone(),
             spend: self.spend.clone(),
+            fallbacks: self.fallbacks.clone(),
+            degrade: self.degrade.clone(),
             prices: self.prices.clone(),
             log_file: self.log_file.as_ref().map(Into::into),
             log_rotation: self.log_rotation,
@@ -93,7 +97,7 @@ impl Settings {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (*, retry, timeouts, limits, breaker, retry_budget, spend, prices, log_file, log_rotation, seed))]
+    #[pyo3(signature = (*, retry, timeouts, limits, breaker, retry_budget, spend, fallbacks, degrade, prices, log_file, log_rotation, seed))]
     #[allow(clippy::too_many_arguments, reason = "the settings of a gate, by name")]
     fn new(
         py: Python<'_>,
@@ -103,6 +107,8 @@ impl PyEngine {
         breaker: Option<&Bound<'_, PyAny>>,
         retry_budget: Option<&Bound<'_, PyAny>>,
         spend: Vec<Bound<'_, PyAny>>,
+        fallbacks: Vec<(String, Bound<'_, PyAny>)>,
+        degrade: Option<&Bound<'_, PyAny>>,
         prices: Option<&str>,
         log_file: Option<String>,
         log_rotation: Option<(u64, u32)>,
@@ -121,6 +127,8 @@ impl PyEngine {
             breaker: breaker.map(policy::breaker).transpose()?,
             retry_budget: retry_budget.map(policy::retry_budget).transpose()?,
             spend: spend.iter().map(policy::spend).collect::<PyResult<_>>()?,
+            fallbacks: fallbacks.into_iter().map(fallback).collect::<PyResult<_>>()?,
+            degrade: degrade.map(policy::degrade).transpose()?,
             prices: prices.map(price_book).transpose().map_err(config)?.unwrap_or_default(),
             log_file,
             log_rotation: log_rotation.map(|(max_bytes, backups)| Rotation { max_bytes, backups }),
@@ -276,7 +284,7 @@ impl Job {
         let task = runtime::handle(py)?.spawn(async move {
             let mut promise = Promise { sink, kept: false };
             let listener = (log_level < NOTHING).then(|| {
-                Box::new(LogListener { sink: promise.sink.clone(), lowest: log_level }) as Box<dyn Listener>
+                Arc::new(LogListener { sink: promise.sink.clone(), lowest: log_level }) as Arc<dyn Listener>
             });
             let outcome = drive::call(&engine, &upstream, order, listener).await;
             promise.kept = true;
@@ -329,6 +337,7 @@ impl PyUpstream {
             timeouts: upstream.timeouts.clone(),
             max_attempts: upstream.max_attempts,
             tags: None,
+            notice: None,
             trace_id: None,
             span_id: None,
         };
@@ -338,6 +347,22 @@ impl PyUpstream {
         let observed = self.engine.get().observer.place(py, &mut order)?;
         Ok(Job { engine, upstream, order, observed })
     }
+}
+
+/// What `tidegate.Fallback` names.
+fn fallback((models, object): (String, Bound<'_, PyAny>)) -> PyResult<Fallback> {
+    let base_url: Option<String> = object.getattr("base_url")?.extract()?;
+    let upstream = base_url.map(|base_url| {
+        Ok::<_, PyErr>(UpstreamConfig {
+            base_url,
+            api_key: object.getattr("api_key")?.extract()?,
+            headers: headers(&object.getattr("headers")?)?,
+            timeouts: None,
+            max_attempts: None,
+            transport: TransportOptions::default(),
+        })
+    });
+    Ok(Fallback { models, model: object.getattr("model")?.extract()?, upstream: upstream.transpose()? })
 }
 
 /// The options of one call. `None` never erases what the client has.

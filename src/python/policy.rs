@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 
 use super::errors::config_error;
 use crate::config::{
-    self, BreakerPolicy, Limits, OnOpen, OnUnpriced, Oversize, RetryBudgetPolicy, RetryPolicy, SpendCap,
-    SpendWindow, Start, Timeouts,
+    self, BreakerPolicy, Degrade, Limits, OnOpen, OnUnpriced, Oversize, RetryBudgetPolicy, RetryPolicy,
+    SpendCap, SpendWindow, Start, Timeouts,
 };
 use crate::error::ConfigError;
 use crate::money::Pico;
@@ -201,6 +201,13 @@ pub(crate) fn spend(object: &Bound<'_, PyAny>) -> PyResult<SpendCap> {
     fields.valid(policy, result)
 }
 
+pub(crate) fn degrade(object: &Bound<'_, PyAny>) -> PyResult<Degrade> {
+    let fields = Fields { object, prefix: "degrade" };
+    let policy = Degrade { ttl: fields.seconds("ttl")?, max_bytes: fields.count("max_bytes")? };
+    let result = policy.validate();
+    fields.valid(policy, result)
+}
+
 /// Checks a policy as it is made, so that the mistake is reported where it stands.
 #[pyfunction]
 pub(crate) fn check_policy(kind: &str, policy: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -211,6 +218,7 @@ pub(crate) fn check_policy(kind: &str, policy: &Bound<'_, PyAny>) -> PyResult<()
         "breaker" => breaker(policy).map(drop),
         "retry_budget" => retry_budget(policy).map(drop),
         "spend" => spend(policy).map(drop),
+        "degrade" => degrade(policy).map(drop),
         _ => Err(config_error(policy.py(), &ConfigError::new("kind", kind, "must be the name of a policy"))),
     }
 }

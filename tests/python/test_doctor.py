@@ -15,7 +15,7 @@ WORKER = (
     f"""
 PROCESSES = {PROCESSES}
 """
-    + """
+     """
 import asyncio, random, sys, time, uuid
 from pathlib import Path
 import tenacity

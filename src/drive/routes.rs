@@ -1,0 +1,199 @@
+//! Where a call goes: to its own upstream, then to those that stand in for it, then to the last good answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::call_one;
+use super::order::{CallInfo, Order, Outcome, UsageSource};
+use super::report::Teller;
+use crate::classify::Class;
+use crate::clock::{self, Instant};
+use crate::engine::{Engine, StandIn, Upstream};
+use crate::error::{CallError, Cause, Reason, TransportErrorKind};
+use crate::event::{Facts, Kind, Listener};
+
+/// Makes one call, or what stands in for it. Dropping the future stops it: the connection closes and everything
+/// held goes back.
+pub async fn call(
+    engine: &Arc<Engine>,
+    upstream: &Upstream,
+    mut order: Order,
+    listener: Option<Arc<dyn Listener>>,
+) -> Outcome {
+    if !engine.degrades() {
+        return call_one(engine, upstream, order, listener).await;
+    }
+    order.trace_id.get_or_insert_with(|| engine.draw_trace_id());
+    let began = clock::now();
+    let asked = order.clone();
+    let mut outcome = call_one(engine, upstream, order, listener.clone()).await;
+    let model = Arc::clone(&outcome.info.model);
+    for stand_in in engine.stand_ins(&model) {
+        let Err(error) = &outcome.result else { break };
+        if !another_may_serve(error) {
+            break;
+        }
+        let instead = stand_in.upstream.as_ref().unwrap_or(upstream);
+        let Some(order) = order_for(stand_in, &asked, upstream, began, &notice(error, &model, stand_in))
+        else {
+            continue;
+        };
+        Teller::new(engine, instead, &model, &order, listener.clone()).tell(
+            Kind::Degraded,
+            Facts { outcome: Some("fallback"), reason: Some(error.reason.as_str()), ..Facts::default() },
+        );
+        let next = call_one(engine, instead, order, listener.clone()).await;
+        outcome = joined(outcome.info, next, began);
+    }
+    remembered(engine, upstream, &asked, outcome, listener)
+}
+
+/// Whether the request is right and its upstream cannot take it now, or ever.
+fn another_may_serve(error: &CallError) -> bool {
+    let refused = matches!(
+        error.reason,
+        Reason::BreakerOpen | Reason::AdmissionDeadline | Reason::RequestTooLarge | Reason::HintExceedsBudget
+    );
+    let class = match &error.cause {
+        Cause::Answer { class, .. } => Some(*class),
+        _ => None,
+    };
+    refused || matches!(class, Some(Class::Quota | Class::RequestTooLarge | Class::ContextLength))
+}
+
+/// Whether it is not the caller's mistake.
+fn is_upstreams(error: &CallError) -> bool {
+    match &error.cause {
+        Cause::Answer { class, .. } => matches!(
+            class,
+            Class::RateLimit
+                | Class::Quota
+                | Class::Overloaded
+                | Class::ServerError
+                | Class::Timeout
+                | Class::Malformed
+                | Class::Empty
+        ),
+        Cause::Transport(error) => error.kind != TransportErrorKind::Request,
+        Cause::Local { .. } => matches!(
+            error.reason,
+            Reason::BreakerOpen
+                | Reason::AdmissionDeadline
+                | Reason::Budget
+                | Reason::Deadline
+                | Reason::SpendCap
+        ),
+    }
+}
+
+fn notice(error: &CallError, model: &str, stand_in: &StandIn) -> String {
+    let by = stand_in.model.as_deref().unwrap_or(model);
+    let at =
+        stand_in.upstream.as_ref().map_or_else(String::new, |upstream| format!(" at {}", upstream.origin));
+    format!(
+        "answered by {by}{at} instead of {model} ({}): the result may be incomplete",
+        error.reason.as_str()
+    )
+}
+
+/// The same request for another upstream, with what is left of its time; `None` if it cannot be made.
+fn order_for(
+    stand_in: &StandIn,
+    asked: &Order,
+    own: &Upstream,
+    began: Instant,
+    notice: &str,
+) -> Option<Order> {
+    let mut order = Order { notice: Some(notice.into()), span_id: None, ..asked.clone() };
+    if let Some(total) = &mut order.timeouts.total {
+        *total = total.checked_sub(clock::now().since(began)).filter(|left| !left.is_zero())?;
+    }
+    if let Some(model) = &stand_in.model {
+        order.body = with_model(&asked.body, model)?;
+    }
+    if let Some(upstream) = &stand_in.upstream {
+        let path = asked.url.path().strip_prefix(own.base.path().trim_end_matches('/'))?;
+        order.url = upstream.url(path, &[]).ok()?;
+        order.url.set_query(asked.url.query());
+        order.headers = upstream.headers.clone();
+        // What the call itself has set, but nothing that its own client sends: that may be a credential.
+        for (name, value) in &asked.headers {
+            if !own.headers.contains_key(name) && !value.is_sensitive() {
+                order.headers.insert(name, value.clone());
+            }
+        }
+    }
+    Some(order)
+}
+
+fn with_model(body: &Bytes, model: &str) -> Option<Bytes> {
+    let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_slice(body).ok()?;
+    let model = serde_json::value::to_raw_value(model).ok()?;
+    fields.insert("model", &model);
+    serde_json::to_vec(&fields).ok().map(Bytes::from)
+}
+
+/// What a stand-in came to, with what was spent before it.
+fn joined(before: CallInfo, next: Outcome, began: Instant) -> Outcome {
+    let Outcome { result, mut info } = next;
+    info.attempts += before.attempts;
+    info.queue += before.queue;
+    info.latency = clock::now().since(began);
+    info.retries.splice(0..0, before.retries);
+    Outcome { result, info }
+}
+
+/// Keeps a good answer, or gives the last one in place of an error.
+fn remembered(
+    engine: &Arc<Engine>,
+    upstream: &Upstream,
+    asked: &Order,
+    mut outcome: Outcome,
+    listener: Option<Arc<dyn Listener>>,
+) -> Outcome {
+    let Some(memory) = engine.last_good() else { return outcome };
+    let request = engine
+        .digest((
+            &upstream.origin,
+            upstream.credential,
+            asked.method.as_str(),
+            asked.url.as_str(),
+            &asked.body,
+        ))
+        .0;
+    let now = clock::now();
+    match &outcome.result {
+        Ok(reply) if outcome.info.notice.is_none() => {
+            memory.lock().store(now, request, reply.clone(), reply.body.len());
+        }
+        Err(error) if is_upstreams(error) => {
+            let found = memory.lock().get(now, request);
+            if let Some((reply, age)) = found {
+                let facts = Facts {
+                    outcome: Some("last_good"),
+                    reason: Some(error.reason.as_str()),
+                    ..Facts::default()
+                };
+                Teller::new(engine, upstream, &outcome.info.model, asked, listener)
+                    .tell(Kind::Degraded, facts);
+                outcome.info.notice = Some(age_notice(age, error).into());
+                outcome.info.usage_source = UsageSource::Unknown;
+                outcome.result = Ok(reply);
+            }
+        }
+        _ => {}
+    }
+    outcome
+}
+
+fn age_notice(age: Duration, error: &CallError) -> String {
+    format!(
+        "the last good answer to the same request, {:.0} s old ({}): the result may be incomplete",
+        age.as_secs_f64(),
+        error.reason.as_str()
+    )
+}
