@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tidegate import _core
 from tidegate._errors import ConfigError
 from tidegate._fields import known_fields
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 @known_fields("retry")
@@ -199,9 +201,9 @@ class RetryBudget:
 class SpendCap:
     """How much the calls of a gate, or those with one tag, may cost.
 
-    An attempt sets aside the most it can cost before it is sent and books what it did cost at its end, so that
-    the cap holds however many calls are in flight. An answer without an output limit has 4,096 tokens set
-    aside, or twice the longest answers of late where that is more.
+    An attempt sets aside the most it can cost before it is sent and books what it did cost at its end, so
+    that the cap holds however many calls are in flight. An answer without an output limit has 4,096 tokens
+    set aside, or twice the longest answers of late where that is more.
 
     Attributes:
         limit: US dollars; text and `decimal.Decimal` are exact. ``SpendCap("2.50")``.
@@ -209,8 +211,8 @@ class SpendCap:
             seconds, 1 or more, the first window beginning when the gate is made. Default ``"total"``.
         tag: ``"name=value"`` of the calls it applies to, all of them together; see `tidegate.tags`. Default
             `None`: every call.
-        on_unpriced: What happens to a call whose model has no price: ``"refuse"`` raises, ``"allow"`` sends it
-            and counts it apart. Default ``"refuse"``.
+        on_unpriced: What happens to a call whose model has no price: ``"refuse"`` raises, ``"allow"`` sends
+            it and counts it apart. Default ``"refuse"``.
 
     Raises:
         ConfigError: A value is out of its range.

@@ -126,7 +126,7 @@ impl PyEngine {
             limits,
             breaker: breaker.map(policy::breaker).transpose()?,
             retry_budget: retry_budget.map(policy::retry_budget).transpose()?,
-            spend: spend.iter().map(policy::spend).collect::<PyResult<_>>()?,
+            spend: spend.into_iter().map(|cap| policy::spend(&cap)).collect::<PyResult<_>>()?,
             fallbacks: fallbacks.into_iter().map(fallback).collect::<PyResult<_>>()?,
             degrade: degrade.map(policy::degrade).transpose()?,
             prices: prices.map(price_book).transpose().map_err(config)?.unwrap_or_default(),

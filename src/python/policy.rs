@@ -178,9 +178,10 @@ pub(crate) fn spend(object: &Bound<'_, PyAny>) -> PyResult<SpendCap> {
     const WINDOW: &str = "must be \"total\", \"day\" or a number of seconds";
     let fields = Fields { object, prefix: "spend" };
     let limit = fields.get("limit")?;
-    let amount = match limit.is_instance_of::<pyo3::types::PyBool>() {
-        true => None,
-        false => Pico::from_dollars(&limit.str()?.to_string()),
+    let amount = if limit.is_instance_of::<pyo3::types::PyBool>() {
+        None
+    } else {
+        Pico::from_dollars(&limit.str()?.to_string())
     };
     let window = fields.get("window")?;
     let window = match window.extract::<&str>() {
