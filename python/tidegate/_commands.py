@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _NEXT = (
     "Next: run `tidegate mock` and call it from your code: "
-    'tidegate.Client("http://127.0.0.1:8089/v1", "test").post("/chat/completions", json={...})'
+    'tidegate.Client("http://127.0.0.1:8089/v1", "test").post("/chat/completions", json={...}); '
+    "docs/quickstart.md goes on from there"
 )
 
 
