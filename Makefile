@@ -51,6 +51,18 @@ lint: install ## Format, clippy, ruff, types, and the stub beside the extension 
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest tidegate._core
 
+$(VENV)/.bench: pyproject.toml $(BIN)/maturin
+	$(BIN)/pip install --quiet --group bench
+	touch $@
+
+bench: install $(VENV)/.bench ## Measure each mechanism, then tidegate beside its peers; takes half an hour
+	cargo bench --benches
+	$(BIN)/python benches/python/run.py --markdown
+
+bench-smoke: install $(VENV)/.bench ## One pass of every bench: does it run?
+	cargo bench --quiet --benches -- --test
+	$(BIN)/python benches/python/run.py --quick
+
 layers: ## One file names reqwest, one asyncio, one the clock
 	@! grep -rlE 'reqwest::(Client|Proxy|Error)' src --include='*.rs' | grep -v '^src/transport/reqwest.rs$$'
 	@! grep -rlE '"asyncio"' src --include='*.rs' | grep -v '^src/python/bridge.rs$$'
@@ -66,4 +78,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check lint layers help install demo test test-rust test-python simulate plot fmt clean
+.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python simulate plot fmt clean

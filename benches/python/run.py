@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
+import re
 import statistics
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import chat
 import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 RAW = "reqwest_raw"
@@ -128,30 +135,59 @@ def compare(raw: Path, plan: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def show(figures: dict[str, Any]) -> None:
-    """Print the figures as tables in Markdown."""
+def tables(figures: dict[str, Any]) -> Iterator[list[list[str]]]:
+    """Yield tables of texts, the head first."""
     titles = {name: title for name, title, _ in LOADED}
     for key, caption in (("loaded", "many in flight"), ("alone", "one in flight")):
-        print(f"\n| {caption} | CPU a call, µs | of raw reqwest | wall a call, µs | p50, µs | p99, µs |")
-        print("|---|---|---|---|---|---|")
+        table = [[caption, "CPU a call, µs", "of raw reqwest", "wall a call, µs", "p50, µs", "p99, µs"]]
         for name, row in figures[key].items():
-            cells = [row["cpu_us"], row["cpu_ratio"], row["wall_us"], row["p50_us"], row["p99_us"]]
-            texts = [f"{cell:.2f}x" if number == 1 else f"{cell:.1f}" for number, cell in enumerate(cells)]
-            print(f"| {titles[name]} | {' | '.join(texts)} |")
+            times = [f"{row[time]:.1f}" for time in ("cpu_us", "wall_us", "p50_us", "p99_us")]
+            table.append([titles[name], times[0], f"{row['cpu_ratio']:.2f}x", *times[1:]])
+        yield table
+
+
+def facts(figures: dict[str, Any]) -> Iterator[str]:
+    """Yield what fits no table, a sentence each."""
     loaded, alone = figures["loaded"], figures["alone"]
-    print()
     if {"tidegate_on", "tidegate_off"} <= loaded.keys():
         gates = loaded["tidegate_on"]["cpu_us"] - loaded["tidegate_off"]["cpu_us"]
-        print(f"- every gate, through Python: {gates:.1f} µs of CPU a call")
+        yield f"every gate, through Python: {gates:.1f} µs of CPU a call"
     added = alone["tidegate_on"]["p50_us"] - alone[RAW]["p50_us"]
-    print(f"- added to the latency of raw reqwest, one call in flight, p50: {added:.0f} µs")
+    yield f"added to the latency of raw reqwest, one call in flight, p50: {added:.0f} µs"
     if many := figures.get("many"):
-        print(
-            f"- {many['in_flight']:,.0f} in flight: {many['bytes_per_call'] / 1024:.1f} KiB each; loop lag "
+        yield (
+            f"{many['in_flight']:,.0f} in flight: {many['bytes_per_call'] / 1024:.1f} KiB each; loop lag "
             f"p99 {many['lag_p99_s'] * 1e3:.1f} ms, at most {many['lag_max_s'] * 1e3:.1f} ms"
         )
     for name, milliseconds in figures.get("import_ms", {}).items():
-        print(f"- `{name}`: {milliseconds:.1f} ms of CPU")
+        yield f"`{name}`: {milliseconds:.1f} ms of CPU"
+
+
+def where(plan: argparse.Namespace) -> str:
+    """Return on what, with what and how often it was measured."""
+    models = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+    peers = ("pyreqwest", "aiohttp", "orjson", "openai")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("tidegate", *peers))
+    return (
+        f"{os.cpu_count()} cores of {models[0] if models else platform.machine()}; Python "
+        f"{platform.python_version()}, {versions}; {plan.rounds} round(s) of {plan.calls:,} calls, "
+        f"{plan.in_flight} in flight."
+    )
+
+
+def show(figures: dict[str, Any], *, markdown: bool) -> None:
+    """Print the figures, aligned for a terminal or in Markdown."""
+    for table in tables(figures):
+        widths = [0 if markdown else max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [[f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)] for row in table]
+        if markdown:
+            lines.insert(1, ["---", *["--:"] * (len(widths) - 1)])
+        print()
+        for cells in lines:
+            print(f"| {' | '.join(cells)} |" if markdown else "  ".join(cells).rstrip())
+    print()
+    for fact in facts(figures):
+        print(f"- {fact}")
 
 
 def main() -> None:
@@ -163,13 +199,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round of 500 calls: does everything run?")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these contenders beside raw reqwest")
     parser.add_argument("--raw", type=Path, help="reqwest_raw, built; default: cargo builds it")
+    parser.add_argument("--markdown", action="store_true", help="print the tables for README.md")
     parser.add_argument("--json", type=Path, help="file for the figures")
     plan = parser.parse_args()
     plan.many, plan.many_latency, plan.imports = 10_000, 8.0, 21
     if plan.quick:
         plan.calls, plan.rounds, plan.many, plan.many_latency, plan.imports = 500, 1, 500, 1.0, 1
     figures = compare(plan.raw or build_raw(), plan)
-    show(figures)
+    print(where(plan))
+    show(figures, markdown=plan.markdown)
     if plan.json:
         plan.json.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
 
