@@ -38,7 +38,7 @@ simulate: ## Run the fleet simulator and print its figures beside those of commo
 plot: ## Draw docs/images/retry-storm.svg from the simulator
 	cargo run --release --quiet --example simulate -- --plot docs/images/retry-storm.svg
 
-check: lint layers test ## What continuous integration runs: format, lints, layers, stubs, every test
+check: lint layers test bench-smoke ## What continuous integration runs: format, lints, layers, stubs, tests, benches once
 
 # With optimisation, though nothing is run: what the tests and the extension have built is then used again. The
 # core without Python is looked at too, beside one example that makes cargo choose the features of the first pass.
