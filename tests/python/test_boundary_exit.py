@@ -134,6 +134,13 @@ class Late(Mapping):
     def __len__(self):
         return 1
 
+async def acall_or_tell(**options):
+    try:
+        await acall(**options)
+    except RuntimeError as error:
+        # The process would end before asyncio had let the error through.
+        os.write(2, repr(error).encode())
+
 def end(work):
     call()
     threading.Thread(target=work, daemon=True).start()
@@ -143,7 +150,7 @@ def end(work):
 
 LATE_CALL = LATE + "end(lambda: call(headers=Late()))"
 
-LATE_IN_A_LOOP = LATE + "end(lambda: asyncio.run(acall(headers=Late())))"
+LATE_IN_A_LOOP = LATE + "end(lambda: asyncio.run(acall_or_tell(headers=Late())))"
 
 LATE_FUTURE = (
     LATE
@@ -155,7 +162,7 @@ class Loop(asyncio.SelectorEventLoop):
         return super().create_future()
 def work():
     with asyncio.Runner(loop_factory=Loop) as runner:
-        runner.run(acall())
+        runner.run(acall_or_tell())
 end(work)
 """
 )
