@@ -29,6 +29,7 @@ fn record_call(metrics: &Metrics, model: &str, now: Instant) {
             tokens: TOKENS,
             cost: Cost::Priced { pico_usd: 144_000_000, estimated: false },
             usage_missing: false,
+            exemplar: None,
         },
         now,
     );

@@ -255,7 +255,7 @@ mod tests {
         let line = event().to_json().len() + 1;
         let per_file = 4096 / line;
         let log = LogFile::open(&folder.log(), Some(Rotation { max_bytes: 4096, backups: 2 })).unwrap();
-        for _ in 0..per_file * 4 + 1 {
+        for _ in 0..=per_file * 4 {
             log.write(&event()).unwrap();
         }
         let named = |name: &str, lines| (name.to_owned(), lines);

@@ -22,6 +22,7 @@ from tidegate._policies import (
 __all__ = [
     "VERSION",
     "CallInfo",
+    "Diagnosis",
     "Engine",
     "LoopQueue",
     "MockServer",

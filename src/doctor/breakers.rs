@@ -79,16 +79,16 @@ impl Breakers {
             .with("longest_open_s", rounded(self.longest_s));
         if let Some((_, worst)) = stuck.first() {
             let place = |scope: &ScopeId| place(names, scope.origin, scope.model);
-            let named: Vec<_> = stuck.iter().take(MOST_NAMED).map(|(scope, _)| place(scope)).collect();
+            let longest: Vec<_> = stuck.iter().take(MOST_NAMED).map(|(scope, _)| place(scope)).collect();
             let summary = format!(
                 "{} of {} stayed open; the longest for {:.0} s while it was asked: {}",
                 stuck.len(),
                 self.opened,
                 worst.asked_at - worst.since,
-                named.join(", ")
+                longest.join(", ")
             );
             return finding
-                .with("stuck", named)
+                .with("stuck", longest)
                 .traces(stuck.iter().take(MOST_NAMED).map(|(_, open)| open.trace))
                 .says(
                     Verdict::Problem,

@@ -32,7 +32,8 @@ impl PyDiagnosis {
     #[new]
     fn new(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Self> {
         let latest = event::unix_seconds(clock::wall() + CLOCKS_DIFFER);
-        let diagnosis = py.detach(|| Diagnosis::open(&paths, latest)).map_err(|error| unreadable(&error))?;
+        let diagnosis =
+            py.detach(move || Diagnosis::open(&paths, latest)).map_err(|error| unreadable(&error))?;
         Ok(Self { diagnosis: Mutex::new(Some(diagnosis)) })
     }
 
