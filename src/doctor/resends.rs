@@ -28,7 +28,7 @@ const MOST_GAPS_PER_STEP: usize = 1_000;
 pub(super) const STEPS: usize = 6;
 
 /// A pause after failures that is none after answers: this long, and this many times the other.
-const LEAST_PAUSE_S: f64 = 0.05;
+const LEAST_PAUSE_S: f64 = 0.1;
 const PAUSE_RATIO: f64 = 5.0;
 
 /// The end of a call that nobody has followed up yet.
