@@ -180,7 +180,9 @@ class _UnusableInputError(click.ClickException):
 def doctor(context: click.Context, *, log: tuple[Path, ...], as_json: bool) -> None:
     """Find out from the log of gates why calls went wrong.
 
-    LOG is what Gate(log_file=...) wrote: the files of all processes, rotated ones too, in any order.
+    LOG is what Gate(log_file=...) wrote: the files of all processes, in any order. Older parts of a file that
+    was rotated are read with it.
+
     The exit status is 0 if no problem was found, 1 if one was, and 2 if the files hold no record.
     """
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

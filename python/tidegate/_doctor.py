@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from rich.table import Table
 from tidegate import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -36,13 +37,14 @@ def examine(paths: Sequence[Path], advance: Callable[[int, int], None]) -> dict[
     """Read a log and return what was found.
 
     Args:
-        paths: The files of one log, in any order: those of several processes, and rotated ones.
+        paths: The files of one log, in any order. Of a file that was rotated the older parts (``log.jsonl.1``
+            and so on) are read too.
         advance: Is told the bytes that are read and those that there are.
 
     Raises:
         UnusableLogError: A file cannot be read, or none holds a record.
     """
-    once = {path.resolve(): path for path in paths}
+    once = {path.resolve(): path for path in _with_rotated(paths)}
     try:
         diagnosis = _core.Diagnosis(list(once.values()))
         more = True
@@ -61,6 +63,16 @@ def examine(paths: Sequence[Path], advance: Callable[[int, int], None]) -> dict[
     return report
 
 
+def _with_rotated(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        yield path
+        for number in itertools.count(1):
+            older = path.with_name(f"{path.name}.{number}")
+            if not older.is_file():
+                break
+            yield older
+
+
 def show(console: Console, report: dict[str, Any]) -> None:
     """Print the verdicts as a table, and each problem with its evidence and what to do."""
     _show_input(console, report)
@@ -69,7 +81,7 @@ def show(console: Console, report: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     for finding in report["findings"]:
         verdict, _ = _VERDICTS[finding["verdict"]]
-        table.add_row(verdict, f"[bold]{escape(finding['title'])}[/]\n{escape(finding['summary'])}")
+        table.add_row(verdict, f"[bold]{_plain(finding['title'])}[/]\n{_plain(finding['summary'])}")
     console.print(table)
     problems = [finding for finding in report["findings"] if finding["verdict"] == "problem"]
     for finding in problems:
@@ -91,15 +103,16 @@ def _show_input(console: Console, report: dict[str, Any]) -> None:
             odd.append(f"{_count(file['broken'], 'broken line')}")
         if file["newer"]:
             odd.append(f"{_count(file['newer'], 'record')} of a later version, passed over")
-        if not file["records"]:
+        # The lock beside a rotated log is empty and not worth a word.
+        if file["lines"] and not file["records"]:
             odd.append("no record")
         if odd:
-            console.print(f"{escape(file['path'])}: {', '.join(odd)}", soft_wrap=True)
+            console.print(f"{_plain(file['path'])}: {', '.join(odd)}", soft_wrap=True)
     console.print()
 
 
 def _show_problem(console: Console, finding: dict[str, Any]) -> None:
-    console.print(f"\n[bold red]{escape(finding['title'])}[/]")
+    console.print(f"\n[bold red]{_plain(finding['title'])}[/]")
     evidence = Table(box=None, pad_edge=False, show_header=False)
     evidence.add_column()
     evidence.add_column(justify="right")
@@ -114,11 +127,16 @@ def _show_problem(console: Console, finding: dict[str, Any]) -> None:
         console.print("  traces")
         for trace_id in finding["trace_ids"]:
             console.print(f"    {trace_id}")
-    console.print(Padding(f"What to do: {escape(finding['advice'])}", (0, 0, 0, 2)))
+    console.print(Padding(f"What to do: {_plain(finding['advice'])}", (0, 0, 0, 2)))
 
 
 def _conclusion(problems: list[dict[str, Any]]) -> str:
     return f"{_count(len(problems), 'problem')}." if problems else "Healthy: no problem was found."
+
+
+def _plain(text: str) -> str:
+    """Text of the log, which may come from anywhere, for a terminal: neither markup nor commands."""
+    return escape("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text))
 
 
 def _count(number: int, what: str) -> str:

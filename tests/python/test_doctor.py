@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
-from tidegate import _doctor
+from tidegate import _commands, _doctor
 from tidegate.testing import FaultServer
 
 PROCESSES = 8
@@ -291,3 +292,103 @@ while refused < 60:
     findings = site.diagnose()
     assert problems(findings) == {"breaker"}, json.dumps(findings, indent=1)
     assert findings["breaker"]["evidence"]["stuck_open"] == PROCESSES
+
+
+def line(ts, event="call", **facts):
+    return json.dumps({"schema": 1, "ts": ts, "event": event, "outcome": "ok", **facts}) + "\n"
+
+
+def failing(count):
+    facts = {"outcome": "server_error", "status": 500, "latency_s": 0.1, "trace_id": f"{7:032x}"}
+    return "".join(line(1e9 + i, "attempt", **facts) for i in range(count))
+
+
+@pytest.fixture
+def doctor():
+    def run(*arguments):
+        return CliRunner().invoke(_commands.tidegate, ["doctor", *map(str, arguments)])
+
+    return run
+
+
+def test_the_exit_status_tells_scripts(doctor, tmp_path):
+    healthy, ill = tmp_path / "healthy.jsonl", tmp_path / "ill.jsonl"
+    healthy.write_text("".join(line(1e9 + i) for i in range(30)), "utf-8")
+    ill.write_text(failing(30), "utf-8")
+    assert (doctor(healthy).exit_code, doctor(ill).exit_code, doctor(healthy, ill).exit_code) == (0, 1, 1)
+    report = json.loads(doctor("--json", ill).stdout)
+    assert report["healthy"] is False
+    assert [finding["name"] for finding in report["findings"]] == [
+        "upstream_errors",
+        "double_retries",
+        "idempotency_keys",
+        "jitter",
+        "breaker",
+        "duplicates",
+    ]
+
+
+def test_what_cannot_be_read_is_named(doctor, tmp_path):
+    empty, other, newer = tmp_path / "empty", tmp_path / "other", tmp_path / "newer"
+    empty.touch()
+    other.write_text("Traceback (most recent call last):\n{}\n", "utf-8")
+    newer.write_text('{"schema": 999, "ts": 1.0, "event": "call"}\n', "utf-8")
+    for path, why in [
+        (tmp_path / "none", "No such file"),
+        (empty, "no record in 0 line(s)"),
+        (other, "no record in 2 line(s)"),
+        (newer, "a later version of tidegate wrote it"),
+    ]:
+        for options in [(), ("--json",)]:
+            ended = doctor(*options, path)
+            assert (ended.exit_code, ended.stdout) == (2, "")
+            assert why in ended.stderr
+            assert str(path) in ended.stderr
+    assert doctor().exit_code == 2
+
+
+def test_broken_lines_are_counted_and_never_fatal(doctor, tmp_path):
+    log = tmp_path / "log.jsonl"
+    whole = "".join(line(1e9 + i) for i in range(30)).encode()
+    log.write_bytes(b"\xff\xfe\n" + whole + b"[1]\nx" * 10 + line(1e9 + 40).encode()[:25])
+    ended = doctor(log)
+    assert ended.exit_code == 0
+    assert "12 broken lines" in ended.stdout
+    assert json.loads(doctor("--json", log).stdout)["files"][0]["broken"] == 12
+
+
+def test_older_parts_of_a_rotated_log_are_read_once(doctor, tmp_path):
+    for name, start in [("log.jsonl", 200), ("log.jsonl.1", 100), ("log.jsonl.2", 0)]:
+        (tmp_path / name).write_text("".join(line(1e9 + start + i) for i in range(50)), "utf-8")
+    (tmp_path / "log.jsonl.lock").touch()
+    for arguments in [(tmp_path / "log.jsonl",), sorted(tmp_path.iterdir())]:
+        report = json.loads(doctor("--json", *arguments).stdout)
+        assert report["records"] == report["calls"] == 150
+        assert (report["first_ts"], report["last_ts"]) == (1e9, 1e9 + 249)
+        assert "no record" not in doctor(*arguments).stdout
+
+
+def test_a_problem_is_told_with_evidence_and_what_to_do(doctor, tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(failing(30), "utf-8")
+    text = " ".join(doctor(log).stdout.split())
+    assert "1 file, 30 records: 0 calls (0 failed), 30 attempts" in text
+    assert "100.0 % of 30 attempts failed (0 with 429, 30 with 5xx, 0 unanswered)" in text
+    assert "What to do: The upstream fails now." in text
+    assert f"{7:032x}" in text
+    assert text.endswith("1 problem.")
+
+
+def test_what_a_log_holds_is_shown_as_it_is(doctor, tmp_path):
+    """A model's name comes from a caller; it is no markup and no terminal's command."""
+    log = tmp_path / "log.jsonl"
+    about = {"origin": "https://a.test", "model": "[red]m[/]\x1b[2J", "gate": "1"}
+    log.write_text(
+        line(1e9, "breaker", **about | {"outcome": "open"})
+        + line(1e9 + 90, "call", **about | {"outcome": "breaker_open"}),
+        "utf-8",
+    )
+    ended = doctor(log)
+    assert ended.exit_code == 1
+    assert "[red]m[/]" in ended.stdout
+    assert "\x1b" not in ended.stdout
