@@ -36,8 +36,7 @@ enum Spread {
     Fixed { at: f64, share: f64 },
 }
 
-fn spread(waits: &[f64], tolerance: Tolerance) -> Spread {
-    let mut waits = waits.to_vec();
+fn spread(mut waits: Vec<f64>, tolerance: Tolerance) -> Spread {
     waits.sort_by(f64::total_cmp);
     let range = waits.last().copied().unwrap_or_default().max(tolerance.range);
     let width = |from: f64| tolerance.seconds + tolerance.share * from;
@@ -111,7 +110,12 @@ impl Jitter {
             let seen: u64 = steps.iter().map(Sample::seen).sum();
             finding = finding.with(&format!("{name}_waits"), seen);
             for (sample, step) in steps.iter().zip(1..) {
-                match spread(sample.kept(), tolerance) {
+                let mut waits = sample.kept().to_vec();
+                if name == "outer_loop" && step > 1 {
+                    // Whoever has given up may go on to the next task at once, and it may ask the same.
+                    waits.retain(|wait| *wait > tolerance.seconds);
+                }
+                match spread(waits, tolerance) {
                     Spread::TooFew => {}
                     Spread::Random => random += sample.seen(),
                     Spread::Fixed { at, share } => {
@@ -158,14 +162,14 @@ mod tests {
 
     #[test]
     fn random_waits_are_never_called_fixed() {
-        for seed in 0..2_000 {
+        for seed in 0..500 {
             for n in [2, 5, 9, 20, 60] {
-                let full = spread(&uniform(seed, n, 0.0, 0.2), EXACT);
+                let full = spread(uniform(seed, n, 0.0, 0.2), EXACT);
                 assert!(!matches!(full, Spread::Fixed { .. }), "{seed} {n} {full:?}");
-                let equal = spread(&uniform(seed, n, 0.5, 1.0), MEASURED);
+                let equal = spread(uniform(seed, n, 0.5, 1.0), MEASURED);
                 assert!(!matches!(equal, Spread::Fixed { .. }), "{seed} {n} {equal:?}");
                 // What the official client draws: the last quarter.
-                let little = spread(&uniform(seed, n, 0.375, 0.5), MEASURED);
+                let little = spread(uniform(seed, n, 0.375, 0.5), MEASURED);
                 assert!(!matches!(little, Spread::Fixed { .. }), "{seed} {n} {little:?}");
             }
         }
@@ -176,17 +180,17 @@ mod tests {
         for (seconds, tolerance) in
             [(1.0, EXACT), (0.05, EXACT), (0.0, EXACT), (1.0, MEASURED), (0.0, MEASURED)]
         {
-            assert!(matches!(spread(&[seconds; 12], tolerance), Spread::Fixed { .. }), "{seconds}");
-            assert_eq!(spread(&[seconds; 2], tolerance), Spread::TooFew);
+            assert!(matches!(spread(vec![seconds; 12], tolerance), Spread::Fixed { .. }), "{seconds}");
+            assert_eq!(spread(vec![seconds; 2], tolerance), Spread::TooFew);
         }
         let noisy = uniform(3, 20, 0.5, 0.52);
-        assert!(matches!(spread(&noisy, MEASURED), Spread::Fixed { .. }));
+        assert!(matches!(spread(noisy, MEASURED), Spread::Fixed { .. }));
     }
 
     #[test]
     fn a_floor_under_random_waits_is_no_fixed_wait() {
         let floored: Vec<_> = uniform(1, 200, 0.0, 0.2).into_iter().map(|wait| wait.max(0.1)).collect();
-        assert_eq!(spread(&floored, EXACT), Spread::Random);
+        assert_eq!(spread(floored, EXACT), Spread::Random);
     }
 
     #[test]
@@ -199,7 +203,7 @@ mod tests {
         #[test]
         fn any_waits_have_a_spread(waits in prop::collection::vec(0.0..100.0f64, 0..50)) {
             let few = waits.len() < 3;
-            prop_assert!(!few || spread(&waits, EXACT) == Spread::TooFew);
+            prop_assert!(!few || spread(waits, EXACT) == Spread::TooFew);
         }
     }
 
@@ -226,6 +230,20 @@ mod tests {
         let finding = exact.finding(&tally);
         assert_eq!(finding.verdict, Verdict::Problem);
         assert_eq!(finding.evidence["gate_beyond_hint_retry_1_fixed_share"], 1.0);
+    }
+
+    #[test]
+    fn going_on_to_the_next_task_at_once_is_no_wait() {
+        let mut tally = Tally::default();
+        for wait in uniform(8, 50, 0.1, 0.4) {
+            tally.gaps[0].offer(wait);
+            tally.gaps[2].offer(0.001);
+        }
+        assert_eq!(Jitter::default().finding(&tally).verdict, Verdict::Ok);
+        for _ in 0..50 {
+            tally.gaps[2].offer(0.3);
+        }
+        assert_eq!(Jitter::default().finding(&tally).verdict, Verdict::Problem);
     }
 
     #[test]
