@@ -23,7 +23,7 @@ def logger():
 
 
 @pytest.mark.parametrize(
-    ("level", "expected"), [(1, 1), (10, 10), (20, 20), (30, 30), (31, 100), (40, 100), (50, 100)]
+    ("level", "expected"), [(1, 10), (10, 10), (11, 20), (20, 20), (30, 30), (31, 100), (40, 100), (50, 100)]
 )
 def test_the_level_is_that_of_the_logger(logger, level, expected):
     logger.setLevel(level)
@@ -33,7 +33,7 @@ def test_the_level_is_that_of_the_logger(logger, level, expected):
 def test_what_is_disabled_costs_nothing(logger):
     logger.setLevel(10)
     logging.disable(logging.INFO)
-    assert level_for_calls() == 21
+    assert level_for_calls() == 30
     logging.disable(logging.CRITICAL)
     assert level_for_calls() == 100
     logging.disable(logging.NOTSET)
