@@ -76,7 +76,9 @@ class Observed:
 
 @pytest.fixture
 def observed():
-    return Observed(Gate(retry=FAST, breaker=None, prices={"m": {"input": 1, "output": 2}}))
+    return Observed(
+        Gate(retry=FAST, breaker=None, retry_budget=None, prices={"m": {"input": 1, "output": 2}})
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ from tidegate import (
     Client,
     Gate,
     JSONFormatter,
+    RetryBudget,
     RetryPolicy,
     _semconv,
     otel,
@@ -57,6 +58,7 @@ class Sinks:
         self.gate = Gate(
             retry=RetryPolicy(base=0.001, cap=0.002, throttle_base=0.001, throttle_cap=0.002),
             breaker=BreakerPolicy(window=1.0, minimum_calls=5, consecutive_hits=1, recency=0, open_for=600.0),
+            retry_budget=RetryBudget(capacity=1000),
             prices={"m": {"input": "0.15", "output": "0.60"}},
             log_file=self.log,
         )
