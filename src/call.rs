@@ -7,7 +7,7 @@
 //! 3. spend caps, the money, after the wait                  (`admitted`)
 //! 4. breaker, the permit, after the wait                    (`admitted`)
 //! 5. the attempt                                            (`admitted` → [`Step::Send`])
-//! 6. settlement of permit, tokens and money, once           (`answered`, `failed`, `cut`)
+//! 6. settlement of permit, tokens and money, once           (`answered`, `failed`, `cut`; a stream: `ended`)
 //! 7. may it be repeated: class, attempts, time, breaker, then the retry budget   (`decide`)
 //! 8. the wait, holding nothing                              (`decide` → [`Step::Sleep`])
 //!
@@ -15,13 +15,14 @@
 
 mod held;
 mod plan;
+mod streamed;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
 
-pub use self::plan::{Answered, Plan, RetryMade, Spending};
+pub use self::plan::{Answered, Ended, Plan, RetryMade, Spending, StreamEnd};
 
 use self::held::{SPENT, outcome};
 use crate::admission::{Refusal, Settlement};
@@ -42,7 +43,8 @@ pub enum Step {
     /// Get a place from the scope, then call [`Call::admitted`] or [`Call::refused`].
     Admit { cost: u64, limit: Instant },
     /// Send attempt `number` (1 is the first), then call [`Call::answered`] or [`Call::failed`]; at `until`,
-    /// abandon it and call [`Call::cut`]. At `slow_at`, if no byte has come, call [`Call::slow`] and go on.
+    /// abandon it and call [`Call::cut`]. At `slow_at`, if no byte has come, call [`Call::slow`] and go on. An answer
+    /// that is handed on as it comes: [`Call::began`], later [`Call::ended`].
     Send { number: u32, until: Instant, slow_at: Instant },
     /// Do nothing until then, then call [`Call::slept`].
     Sleep { until: Instant },
@@ -81,6 +83,8 @@ pub struct Call {
     events: Vec<(Kind, Facts)>,
     /// Results that the breaker ignored as those of an earlier state.
     late: u64,
+    /// It ended while an attempt was under way.
+    left_in_flight: bool,
 }
 
 impl Call {
@@ -108,6 +112,7 @@ impl Call {
             retries: Vec::new(),
             events: Vec::new(),
             late: 0,
+            left_in_flight: false,
         }
     }
 
@@ -227,6 +232,10 @@ impl Call {
             let outcome_unknown = matches!(status, 504 | 524);
             return self.decide(now, Failure { verdict, cause, outcome_unknown }, rng);
         }
+        self.succeeded(now)
+    }
+
+    fn succeeded(&mut self, now: Instant) -> Step {
         self.record(now, Outcome::Success);
         if let Some(budget) = &self.scope.budget {
             budget.lock().deposit_success(now, self.withdrawal.take());
@@ -246,6 +255,7 @@ impl Call {
 
     /// The caller's deadline came while the attempt was in flight.
     pub fn cut(&mut self, now: Instant) -> Step {
+        self.left_in_flight = true;
         self.settle(now, SPENT);
         self.pay(None);
         self.record(now, Outcome::Neutral);
@@ -427,13 +437,18 @@ impl Call {
         self.started
     }
 
+    /// Whether it ended while an attempt was under way: nobody will tell what that one used.
+    pub fn left_in_flight(&self) -> bool {
+        self.left_in_flight
+    }
+
     /// Time spent waiting for admission, over all attempts.
     pub fn queue_time(&self) -> Duration {
         self.queue
     }
 
-    pub fn take_retries(&mut self) -> Vec<RetryMade> {
-        std::mem::take(&mut self.retries)
+    pub fn retries(&self) -> &[RetryMade] {
+        &self.retries
     }
 
     /// What happened since the last look, for the log and the metrics.

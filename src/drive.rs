@@ -2,7 +2,11 @@
 //! it goes when it cannot be had there.
 
 mod attempt;
+mod begin;
+mod bill;
+mod live;
 mod order;
+mod pipe;
 mod read;
 mod report;
 mod routes;
@@ -11,10 +15,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use self::order::{CallInfo, Order, Outcome, Reply, UsageSource};
+use bytes::Bytes;
+
+pub use self::live::{Stream, StreamOver};
+pub use self::order::{CallInfo, Deliver, Order, Outcome, Reply, StreamEndRule, UsageSource};
+pub use self::pipe::{Found, Pump, READ_AHEAD, Tap, pipe};
 pub use self::routes::call;
 
-use self::attempt::{Attempt, attempt};
+use self::attempt::{Attempt, Outgoing, attempt};
+use self::bill::Asked;
 use self::read::read;
 use self::report::{Teller, Told, conclude};
 use crate::call::{Call, Plan, Spending, Step};
@@ -24,24 +33,37 @@ use crate::event::Listener;
 use crate::money::Pico;
 use crate::request::RequestFacts;
 use crate::scope::Scope;
+use crate::stream::with_usage;
 use crate::usage::Usage;
 
+/// What a call comes to: an outcome, or an answer that goes on.
+#[derive(Debug)]
+pub enum Delivered {
+    Outcome(Box<Outcome>),
+    Stream(Box<Stream>),
+}
+
 /// One call to one upstream. Dropping the future stops it: the connection closes and everything held goes back.
+///
+/// An answer that streams is handed over at its first content. Until then it may fail like any other, and be
+/// repeated.
 async fn call_one(
     engine: &Arc<Engine>,
     upstream: &Upstream,
     order: Order,
     listener: Option<Arc<dyn Listener>>,
-) -> Outcome {
+) -> Delivered {
     let facts = RequestFacts::read(&order.body);
     let model: Arc<str> = facts.as_ref().and_then(|facts| facts.model.as_deref()).unwrap_or_default().into();
     let scope = engine.scope(upstream, &model, clock::now());
     let plan = plan(engine, &order, facts.as_ref(), &scope);
     let cost = plan.cost;
     let teller = Teller::new(engine, upstream, &model, &order, listener);
+    let with_usage = usage_to_ask(&order, facts.as_ref());
+    let outgoing = Outgoing { engine, upstream, order: &order, with_usage: with_usage.as_ref() };
     let call = Call::new(plan, Arc::clone(&scope), clock::now());
-    let mut told = Told::new(teller, call);
-    let Told { teller, call, .. } = &mut told;
+    let mut told = Told::new(teller, call, Asked { scope: Arc::clone(&scope), facts });
+    let Told { teller, call, asked, .. } = &mut told;
     let mut step = call.begin(clock::now());
     let mut got = None;
     let result = loop {
@@ -55,7 +77,7 @@ async fn call_one(
             },
             Step::Send { number, until, slow_at } => {
                 let begun = AtomicBool::new(false);
-                let mut attempt = pin!(attempt(engine, upstream, &order, number, until, &begun));
+                let mut attempt = pin!(attempt(outgoing, number, until, &begun));
                 let ended = if let Some(ended) = clock::until(slow_at, &mut attempt).await {
                     ended
                 } else {
@@ -65,10 +87,14 @@ async fn call_one(
                     attempt.await
                 };
                 match ended {
+                    Attempt::Began(began) => {
+                        return Delivered::Stream(Box::new(Stream::new(told, &order, *began, cost, until)));
+                    }
                     Attempt::Cut => call.cut(clock::now()),
                     Attempt::Failed(error) => engine.with_rng(|rng| call.failed(clock::now(), error, rng)),
                     Attempt::Answered(answer) => {
-                        let (answered, read) = read(engine, &scope, &order, facts.as_ref(), answer, cost);
+                        let (answered, read) =
+                            read(engine, &scope, &order, asked.facts.as_ref(), answer, cost);
                         got = Some(read);
                         engine.with_rng(|rng| call.answered(clock::now(), answered, rng))
                     }
@@ -81,7 +107,14 @@ async fn call_one(
             Step::Done(result) => break result,
         };
     };
-    conclude(&mut told, result, got)
+    Delivered::Outcome(Box::new(conclude(&mut told, result, got)))
+}
+
+/// The body that asks for a chat stream's usage, where its caller does not say whether they want it.
+fn usage_to_ask(order: &Order, facts: Option<&RequestFacts>) -> Option<Bytes> {
+    let streams = facts.is_some_and(|facts| facts.stream && facts.include_usage.is_none());
+    let chat = order.url.path().trim_end_matches('/').ends_with("/chat/completions");
+    (streams && chat && order.deliver != Deliver::Whole).then(|| with_usage(&order.body)).flatten()
 }
 
 /// A request without a body that can be read costs a request, but no tokens.

@@ -29,6 +29,7 @@ use crate::money::Pico;
 use crate::price::PriceBook;
 use crate::scope::{Scope, ScopeKey};
 use crate::spend::SpendLedger;
+use crate::stream::Habits;
 use crate::transport::reqwest::ReqwestTransport;
 use crate::transport::{Transport, TransportOptions, redirect};
 use crate::usage::Usage;
@@ -81,6 +82,7 @@ pub struct Engine {
     hasher: RandomState,
     scopes: Mutex<HashMap<ScopeKey, Arc<Scope>>>,
     transports: Mutex<HashMap<TransportOptions, Arc<dyn Transport>>>,
+    habits: Habits,
 }
 
 impl Engine {
@@ -118,6 +120,7 @@ impl Engine {
             hasher: RandomState::new(),
             scopes: Mutex::default(),
             transports: Mutex::default(),
+            habits: Habits::default(),
         };
         let stand_ins = config.fallbacks.into_iter().map(|fallback| StandIn::new(&engine, fallback));
         engine.stand_ins = stand_ins.collect::<Result<_, _>>()?;
@@ -164,6 +167,11 @@ impl Engine {
 
     pub fn log_file(&self) -> Option<&LogFile> {
         self.log_file.as_ref()
+    }
+
+    /// What streams have shown of the servers they came from.
+    pub const fn habits(&self) -> &Habits {
+        &self.habits
     }
 
     pub const fn max_response_bytes(&self) -> usize {

@@ -49,6 +49,8 @@ pub enum Reason {
     Deadline,
     /// A spend cap would be exceeded.
     SpendCap,
+    /// A stream broke off after a part of it had been handed on, which cannot be taken back.
+    StreamInterrupted,
     /// The caller cancelled.
     Cancelled,
     /// The engine was shut down.
@@ -68,6 +70,7 @@ impl Reason {
             Self::RequestTooLarge => "request_too_large",
             Self::Deadline => "deadline",
             Self::SpendCap => "spend_cap",
+            Self::StreamInterrupted => "stream_interrupted",
             Self::Cancelled => "cancelled",
             Self::Closed => "closed",
         }

@@ -147,12 +147,12 @@ impl<K, F: FnOnce(&str) -> K> Visitor<'_> for Name<F> {
 /// Declares a struct that reads the named fields of an object.
 macro_rules! lenient_object {
     ($(#[$attribute:meta])* $visibility:vis struct $name:ident $(<$life:lifetime>)? {
-        $($field:ident: $type:ty = $key:literal,)*
+        $($field_visibility:vis $field:ident: $type:ty = $key:literal,)*
     }) => {
         $(#[$attribute])*
         #[derive(Debug, Default)]
         $visibility struct $name $(<$life>)? {
-            $($field: $type,)*
+            $($field_visibility $field: $type,)*
         }
 
         impl<'de $(: $life, $life)?> $crate::json::Lenient<'de> for $name $(<$life>)?

@@ -23,6 +23,7 @@ pub mod request;
 pub mod retry_budget;
 pub mod spend;
 pub mod sse;
+pub mod stream;
 mod timestamp;
 pub mod usage;
 

@@ -64,7 +64,8 @@ pub fn estimate(prompt_bytes: u64, bytes_per_token: f64) -> u64 {
     (prompt_bytes as f64 / divisor).ceil() as u64
 }
 
-fn without_surrogates(body: &[u8]) -> String {
+/// Text in which half a surrogate pair is replaced: it is legal JSON and no legal text.
+pub(crate) fn without_surrogates(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let mut clean = String::with_capacity(text.len());
     let mut rest = text.as_ref();

@@ -270,13 +270,24 @@ impl Drop for Permit {
 #[derive(Debug)]
 pub struct Sizes {
     bytes_per_token: f64,
+    prompts: u32,
+    /// Tokens that were billed for each one that was counted in the text of a stream.
+    billed_per_token: f64,
+    streams: u32,
     outputs: [u32; Self::KEPT],
     seen: usize,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { bytes_per_token: 4.0, outputs: [0; Self::KEPT], seen: 0 }
+        Self {
+            bytes_per_token: 4.0,
+            prompts: 0,
+            billed_per_token: 1.0,
+            streams: 0,
+            outputs: [0; Self::KEPT],
+            seen: 0,
+        }
     }
 }
 
@@ -301,15 +312,42 @@ impl Sizes {
 
     /// Learns from a bill. Only prompts that are text alone say something about bytes per token.
     pub fn record(&mut self, facts: &RequestFacts, usage: &Usage) {
-        const WEIGHT: f64 = 0.1;
         const SHORTEST: u64 = 64;
         if facts.media_tokens == 0 && facts.prompt_bytes >= SHORTEST && usage.input > 0 {
             let seen = (facts.prompt_bytes as f64 / usage.input as f64).clamp(1.0, 8.0);
-            self.bytes_per_token += WEIGHT * (seen - self.bytes_per_token);
+            follow(&mut self.bytes_per_token, seen, &mut self.prompts);
         }
         if let Some(slot) = self.outputs.get_mut(self.seen % Self::KEPT) {
             *slot = u32::try_from(usage.output).unwrap_or(u32::MAX);
             self.seen = self.seen.wrapping_add(1);
         }
     }
+
+    /// Learns from a stream that stated its usage what its text, counted as `tokens`, was billed as. Hidden
+    /// reasoning is in no text.
+    pub fn record_text(&mut self, tokens: u64, usage: &Usage) {
+        const SHORTEST: u64 = 16;
+        let billed = usage.output.saturating_sub(usage.reasoning);
+        if tokens >= SHORTEST && billed > 0 {
+            let seen = (billed as f64 / tokens as f64).clamp(0.25, 4.0);
+            follow(&mut self.billed_per_token, seen, &mut self.streams);
+        }
+    }
+
+    /// What text counted as `tokens` is likely to be billed as.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "both factors are positive; `as` saturates"
+    )]
+    pub fn text_tokens(&self, tokens: u64) -> u64 {
+        (tokens as f64 * self.billed_per_token).round() as u64
+    }
+}
+
+/// Moves an average towards what was seen: the mean of the first ten, then a tenth of the way each time.
+fn follow(average: &mut f64, seen: f64, count: &mut u32) {
+    const WEIGHT: f64 = 0.1;
+    *count = count.saturating_add(1);
+    *average += (seen - *average) * WEIGHT.max(1.0 / f64::from(*count));
 }

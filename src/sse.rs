@@ -94,6 +94,11 @@ impl Decoder {
         }
     }
 
+    /// Bytes that were pushed and lie behind the last event returned.
+    pub(crate) fn unread(&self) -> usize {
+        self.input.iter().map(Bytes::len).sum()
+    }
+
     /// Comment lines seen so far. Servers send them to keep a connection alive; they make no event.
     pub fn comments(&self) -> u64 {
         self.comments

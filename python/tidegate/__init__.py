@@ -35,6 +35,8 @@ from tidegate._errors import (
     RateLimitError,
     RequestTooLargeError,
     SpendCapExceededError,
+    StreamDeadlineExceededError,
+    StreamInterruptedError,
     TidegateError,
     UnprocessableEntityError,
 )
@@ -51,6 +53,7 @@ from tidegate._policies import (
     Timeouts,
 )
 from tidegate._prices import Prices
+from tidegate._stream import AsyncStream, Stream, StreamEvent
 from tidegate._usage import UsageReport, UsageRow
 
 __version__ = _core.VERSION
@@ -61,6 +64,7 @@ __all__ = [
     "APITimeoutError",
     "AdmissionError",
     "AsyncClient",
+    "AsyncStream",
     "AuthenticationError",
     "BadRequestError",
     "BreakerPolicy",
@@ -93,6 +97,10 @@ __all__ = [
     "RetryPolicy",
     "SpendCap",
     "SpendCapExceededError",
+    "Stream",
+    "StreamDeadlineExceededError",
+    "StreamEvent",
+    "StreamInterruptedError",
     "TidegateError",
     "Timeouts",
     "UnprocessableEntityError",

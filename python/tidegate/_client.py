@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextvars
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from tidegate import _core
 from tidegate._errors import ConfigError
 from tidegate._fields import known_keywords
 from tidegate._log import NOTHING, level_for_calls
 from tidegate._settings import CallOptions, ClientOptions, ClientSettings, Closed, call_options
+from tidegate._stream import AsyncStream, Stream, StreamEvent, maker, streaming
 
 if TYPE_CHECKING:
     import os
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from tidegate._core import CallInfo, Response, Ticket, Upstream
     from tidegate._gate import Gate
     from tidegate._policies import Timeouts
+
+
+Form: TypeAlias = Literal["events", "bytes"]
 
 
 def info(answer: object) -> CallInfo:
@@ -146,6 +151,23 @@ class AsyncClient(_BaseClient):
             raise _two_bodies()
         return self._upstream.submit(method, path, options, json=json, log_level=level, context=context)
 
+    def _start_stream(
+        self,
+        method: str,
+        path: str,
+        json: object,
+        content: bytes | None,
+        form: Form,
+        given: CallOptions,
+    ) -> Ticket[Response | _core.Stream]:
+        options = call_options(given)
+        level = level_for_calls()
+        context = None if level == NOTHING else contextvars.copy_context()
+        body = _one_body(json, content, form)
+        return self._upstream.submit(
+            method, path, options, **body, log_level=level, context=context, stream=form
+        )
+
     async def post(
         self,
         path: str,
@@ -176,6 +198,67 @@ class AsyncClient(_BaseClient):
             # The future holds the error and the error this frame: a cycle, were the ticket still in it.
             del ticket
             raise
+
+    @overload
+    def stream(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        method: str = "POST",
+        form: Literal["events"] = "events",
+        **options: Unpack[CallOptions],
+    ) -> AsyncStream[StreamEvent]: ...
+
+    @overload
+    def stream(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        method: str = "POST",
+        form: Literal["bytes"],
+        **options: Unpack[CallOptions],
+    ) -> AsyncStream[bytes]: ...
+
+    def stream(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        method: str = "POST",
+        form: Literal["events", "bytes"] = "events",
+        **options: Unpack[CallOptions],
+    ) -> AsyncStream[Any]:
+        """Make a request and read its answer while it comes.
+
+        >>> async with client.stream("/chat/completions", json={...}) as events:
+        ...     async for event in events:
+        ...         print(event.json()["choices"][0]["delta"].get("content", ""), end="")
+        >>> events.usage, events.cost_usd
+
+        Until the first content has come, what fails is tried again as in `post`. From then on it is told:
+        `StreamInterruptedError` holds the text so far and what it used.
+
+        Args:
+            path: Below the base URL.
+            json: The body, to be written as JSON. With events, ``"stream": true`` is added where it says nothing.
+            content: The body as it is; instead of `json`.
+            method: Default ``"POST"``.
+            form: ``"events"`` gives each `StreamEvent`; ``"bytes"`` gives the bytes of any answer as they come.
+            options: As in `post`; ``timeout`` bounds the time to the first content and then each gap between
+                two events, ``total_timeout`` the whole.
+
+        Raises:
+            CallError: The call failed before its first content.
+            StreamInterruptedError: From the iteration: the stream broke off.
+            ConfigError: An option is not known, or breaks a rule.
+        """
+        start = functools.partial(self._start_stream, method, path, json, content, form, options)
+        return AsyncStream(start, maker(form))
 
     async def get(self, path: str, **options: Unpack[CallOptions]) -> Response:
         """Make a GET request and return the answer; see `post`."""
@@ -249,6 +332,53 @@ class Client(_BaseClient):
             raise _two_bodies()
         return self._upstream.call(method, path, told, json=json, log_level=level)
 
+    @overload
+    def stream(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        method: str = "POST",
+        form: Literal["events"] = "events",
+        **options: Unpack[CallOptions],
+    ) -> Stream[StreamEvent]: ...
+
+    @overload
+    def stream(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        method: str = "POST",
+        form: Literal["bytes"],
+        **options: Unpack[CallOptions],
+    ) -> Stream[bytes]: ...
+
+    def stream(
+        self,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        method: str = "POST",
+        form: Literal["events", "bytes"] = "events",
+        **options: Unpack[CallOptions],
+    ) -> Stream[Any]:
+        """Make a request and read its answer while it comes; see `AsyncClient.stream`.
+
+        >>> with client.stream("/chat/completions", json={...}) as events:
+        ...     for event in events:
+        ...         print(event.json()["choices"][0]["delta"].get("content", ""), end="")
+
+        The call is made at once: what fails before its first content is raised here.
+        """
+        level, told = level_for_calls(), call_options(options)
+        body = _one_body(json, content, form)
+        opened = self._upstream.call(method, path, told, **body, log_level=level, stream=form)
+        return Stream(opened, maker(form))
+
     def close(self) -> None:
         """Refuse further calls of this client. Its gate and other clients go on."""
         self._close()
@@ -258,6 +388,14 @@ class Client(_BaseClient):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _one_body(json: object, content: bytes | None, form: Form) -> dict[str, Any]:
+    if json is None:
+        return {"content": content}
+    if content is not None:
+        raise _two_bodies()
+    return {"json": streaming(json) if form == "events" else json}
 
 
 def _two_bodies() -> ConfigError:

@@ -6,7 +6,9 @@ from contextvars import Context
 from decimal import Decimal
 from os import PathLike
 from types import ModuleType
-from typing import Any, Literal, final
+from typing import Any, Generic, Literal, final, overload
+
+from typing_extensions import TypeVar
 
 from tidegate._policies import (
     BreakerPolicy,
@@ -144,6 +146,7 @@ class Upstream:
     def base_url(self) -> str:
         """As it was given."""
 
+    @overload
     def submit(
         self,
         method: str,
@@ -154,20 +157,38 @@ class Upstream:
         content: bytes | None = None,
         log_level: int = ...,
         context: Context | None = None,
-    ) -> Ticket:
+        stream: None = None,
+    ) -> Ticket[Response]:
         """Start a call on the running loop.
 
         Args:
             method: GET, POST, ….
             path: Below the base URL.
             options: ``headers``, ``params``, ``timeout``, ``total_timeout``, ``max_attempts``, ``tags``,
-                ``trace_id``; all optional, none of them `None`.
+                ``trace_id``, ``stream_end``; all optional, none of them `None`.
             json: The body, to be written as JSON.
             content: The body as it is.
             log_level: The lowest level of events to be logged; 100 for none.
             context: In which they are logged.
+            stream: ``"events"`` or ``"bytes"`` hands the answer on while it comes, event by event or as it is:
+                the result is a `Stream` once its first content has come, or the `Response` where the answer
+                is one piece of JSON.
         """
 
+    @overload
+    def submit(
+        self,
+        method: str,
+        path: str,
+        options: Mapping[str, Any] | None,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        log_level: int = ...,
+        context: Context | None = None,
+        stream: Literal["events", "bytes"],
+    ) -> Ticket[Response | Stream]: ...
+    @overload
     def call(
         self,
         method: str,
@@ -177,8 +198,24 @@ class Upstream:
         json: object = None,
         content: bytes | None = None,
         log_level: int = ...,
+        stream: None = None,
     ) -> Response:
         """Make a call and wait for its end without the interpreter; see `submit`."""
+
+    @overload
+    def call(
+        self,
+        method: str,
+        path: str,
+        options: Mapping[str, Any] | None,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        log_level: int = ...,
+        stream: Literal["events", "bytes"],
+    ) -> Response | Stream: ...
+
+_T = TypeVar("_T", default=Any)
 
 @final
 class LoopQueue:
@@ -187,15 +224,61 @@ class LoopQueue:
     def _drain(self) -> None: ...
 
 @final
-class Ticket:
-    """A call under way."""
+class Ticket(Generic[_T]):
+    """Something under way on a loop."""
 
     @property
-    def future(self) -> Future[Response]:
+    def future(self) -> Future[_T]:
         """What to await."""
 
     def cancel(self) -> None:
-        """Stop the call if it still runs."""
+        """Stop the call if it still runs. Of a stream's `read`: wait no more for it."""
+
+@final
+class Stream:
+    """An answer that is read while it comes: events, or bytes.
+
+    Dropping it stops it. One reader at a time.
+    """
+
+    @property
+    def status(self) -> int:
+        """HTTP status, 2xx."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Names in lower case, with their values as they came."""
+
+    @property
+    def request_id(self) -> str | None:
+        """The server's id of the request, for its support."""
+
+    @property
+    def info(self) -> CallInfo:
+        """How the call went; until its end without usage and cost."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to be read."""
+
+    def read(self) -> Ticket[list[Any]]:
+        """Read, on the running loop, all that has come, and wait if nothing has.
+
+        The future's list holds pairs of an event's name or `None` and its data (bytes), or bytes; it is empty
+        at the end. After the last of a stream that broke off it raises `StreamInterruptedError`.
+        """
+
+    def ready(self) -> list[Any] | None:
+        """Read all that has come without waiting; `None` if nothing has."""
+
+    def read_blocking(self) -> list[Any]:
+        """Read on any thread, and wait without the interpreter; see `read`."""
+
+    def close(self) -> None:
+        """Stop the stream, and wait until it is settled."""
+
+    def aclose(self) -> Ticket[None]:
+        """Stop the stream; the future is done once it is settled."""
 
 @final
 class Response:

@@ -19,6 +19,7 @@
         │   └── InternalServerError          5xx
         │       └── OverloadedError          503, 529 and their like
         ├── APIConnectionError               no answer
+        │   ├── StreamInterruptedError       a stream that broke off; knows what had come
         │   ├── APITimeoutError              none in time
         │   │   └── DeadlineExceededError    the total timeout ran out
         │   ├── CircuitOpenError             not sent: the breaker is open
@@ -37,7 +38,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidegate._core import CallInfo
+    from decimal import Decimal
+
+    from tidegate._core import CallInfo, Usage
 
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "set-cookie", "set-cookie2"})
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id")
@@ -91,11 +94,13 @@ class CallError(TidegateError):
         message: What the server, the network or the gate said.
         kind: What went wrong, in one word: ``rate_limit``, ``quota``, ``too_large``, ``bad_request``,
             ``auth``, ``conflict``, ``server``, ``overloaded``, ``timeout``, ``connection``, ``redirect``,
-            ``malformed_response``, ``empty_response``, ``breaker_open``, ``admission``, ``spend_cap``,
+            ``malformed_response``, ``empty_response``, ``stream_error`` (the server said in a stream that it
+            failed), ``stream_interrupted`` (it broke off), ``breaker_open``, ``admission``, ``spend_cap``,
             ``cancelled`` or ``closed``.
         reason: Why it was not tried again, in one word: ``non_retryable``, ``attempts``, ``elapsed``,
             ``hint_exceeds_budget``, ``budget``, ``breaker_open``, ``admission_deadline``,
-            ``request_too_large``, ``deadline``, ``spend_cap``, ``cancelled`` or ``closed``.
+            ``request_too_large``, ``deadline``, ``spend_cap``, ``stream_interrupted``, ``cancelled`` or
+            ``closed``.
         attempts: Requests that were sent.
         elapsed: Seconds from the start of the call to this error.
         retry_after: Seconds after which it is worth trying again, where somebody said so.
@@ -222,6 +227,34 @@ class DeadlineExceededError(APITimeoutError):
     """The call's total timeout ran out."""
 
 
+class StreamInterruptedError(APIConnectionError):
+    """A stream broke off after a part of it had been handed on, so that it could not be repeated.
+
+    Attributes:
+        partial_text: Text of the first choice, as far as it came.
+        usage: What was used, as far as anybody knows: estimated from what was sent and received.
+        cost_usd: What that costs; `None` where the price is not known.
+    """
+
+    def __init__(self, message: str = "", *, partial_text: str = "", **told: Any) -> None:
+        super().__init__(message, **told)
+        self.partial_text = partial_text
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was used, as far as anybody knows."""
+        return None if self.info is None else self.info.usage
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """US dollars; `None` where the price is not known."""
+        return None if self.info is None else self.info.cost_usd
+
+
+class StreamDeadlineExceededError(StreamInterruptedError, DeadlineExceededError):
+    """A stream was cut by the call's total timeout after a part of it had been handed on."""
+
+
 class CircuitOpenError(APIConnectionError):
     """Not sent: the breaker is open because too many recent calls failed."""
 
@@ -288,6 +321,14 @@ _BY_REASON: dict[str, tuple[type[CallError], str]] = {
 }
 
 
+def _interruption(cause: str, error_class: str, reason: str) -> tuple[type[CallError], str]:
+    if reason == "deadline":
+        return StreamDeadlineExceededError, "timeout"
+    if cause == "answer":
+        return StreamInterruptedError, "stream_error"
+    return StreamInterruptedError, "timeout" if error_class == "idle_timeout" else "stream_interrupted"
+
+
 def _classify(cause: str, error_class: str, reason: str, status: int | None) -> tuple[type[CallError], str]:
     if cause == "transport":
         return _BY_TRANSPORT.get(error_class, (APIConnectionError, "connection"))
@@ -307,7 +348,10 @@ def _classify(cause: str, error_class: str, reason: str, status: int | None) -> 
 
 def build(fields: Mapping[str, Any]) -> CallError:
     """Make the error of a failed call from what the core tells of it."""
-    cls, kind = _classify(fields["cause"], fields["error_class"], fields["reason"], fields["status"])
+    if "partial_text" in fields:
+        cls, kind = _interruption(fields["cause"], fields["error_class"], fields["reason"])
+    else:
+        cls, kind = _classify(fields["cause"], fields["error_class"], fields["reason"], fields["status"])
     told = {name: value for name, value in fields.items() if name not in {"cause", "error_class"}}
     return cls(**told, kind=kind)
 

@@ -18,6 +18,8 @@ RETRYABLE_KINDS = frozenset(
         "overloaded",
         "rate_limit",
         "server",
+        "stream_error",
+        "stream_interrupted",
         "timeout",
     }
 )
@@ -33,6 +35,7 @@ _WHY = {
     "request_too_large": "no limit will ever admit it",
     "deadline": "its total timeout ran out",
     "spend_cap": "a spend cap would be exceeded",
+    "stream_interrupted": "a part of the stream had been handed on, which cannot be taken back",
     "cancelled": "it was cancelled",
     "closed": "the gate was shut down",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from tidegate import _context
 from tidegate._errors import CallError, ConfigError
@@ -32,6 +32,8 @@ class CallOptions(TypedDict, total=False):
         max_attempts: Requests at most, the first included.
         tags: Labels for this call, added to those of `tidegate.tags`.
         trace_id: 32 hex digits for logs, instead of random ones.
+        stream_end: Of streams. ``"required"``: one that closes without saying that it is complete was cut.
+            ``"optional"``: it was not. Default: required, but of servers that never say so.
     """
 
     params: Mapping[str, _Scalar | Sequence[_Scalar]] | None
@@ -41,6 +43,7 @@ class CallOptions(TypedDict, total=False):
     max_attempts: int | None
     tags: Mapping[str, str] | None
     trace_id: str | None
+    stream_end: Literal["required", "optional"] | None
 
 
 class ClientOptions(TypedDict, total=False):

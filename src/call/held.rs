@@ -85,6 +85,7 @@ impl Call {
     /// Nobody waits for this call any more: it gives back what it holds. Does nothing once it is over.
     pub fn abandon(&mut self, now: Instant) {
         if self.permit.is_some() {
+            self.left_in_flight = true;
             self.tell_attempt(now, "cancelled", None, None);
         }
         self.settle(now, SPENT);

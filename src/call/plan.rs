@@ -87,3 +87,29 @@ pub struct RetryMade {
     pub reason: Cow<'static, str>,
     pub delay: Duration,
 }
+
+/// A stream that had begun has ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub how: StreamEnd,
+    /// What it used, as far as anybody knows.
+    pub settlement: Settlement,
+    /// What it is billed; `None` where nobody knows.
+    pub cost: Option<PicoUsd>,
+    pub status: u16,
+    pub request_id: Option<String>,
+}
+
+#[derive(Debug)]
+pub enum StreamEnd {
+    Complete,
+    /// It broke off, or the server said that it failed.
+    Interrupted {
+        verdict: Verdict,
+        cause: Cause,
+    },
+    /// The caller wants no more of it.
+    Cancelled,
+    /// The caller's deadline.
+    Deadline,
+}

@@ -1,4 +1,4 @@
-//! One attempt: a request, its bounds in time, and the whole of its answer.
+//! One attempt: a request, its bounds in time, and the whole of its answer, or the start of one that streams.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,15 +6,20 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::begin::{Began, begin, flow};
 use super::order::Order;
+use crate::classify::Verdict;
 use crate::clock::{self, Instant};
 use crate::engine::{Engine, Upstream};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::transport::Request;
+use crate::stream::names_stream_options;
+use crate::transport::{Body, Request, Response};
 
 /// How an attempt ended.
 pub(super) enum Attempt {
     Answered(Answer),
+    /// It streams, and its first content has come.
+    Began(Box<Began>),
     Failed(TransportError),
     /// The call's deadline came first.
     Cut,
@@ -25,20 +30,39 @@ pub(super) struct Answer {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     pub(super) first_byte: Duration,
+    /// Said of a stream that failed before its first content.
+    pub(super) verdict: Option<Verdict>,
+}
+
+/// What is sent, and where.
+#[derive(Clone, Copy)]
+pub(super) struct Outgoing<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) upstream: &'a Upstream,
+    pub(super) order: &'a Order,
+    /// The body with the usage asked for, where a stream's caller did not ask.
+    pub(super) with_usage: Option<&'a Bytes>,
+}
+
+/// The request has gone out at `sent_at` and must be answered by `limit`.
+#[derive(Clone, Copy)]
+pub(super) struct Under {
+    pub(super) sent_at: Instant,
+    pub(super) limit: Instant,
 }
 
 pub(super) async fn attempt(
-    engine: &Engine,
-    upstream: &Upstream,
-    order: &Order,
+    outgoing: Outgoing<'_>,
     number: u32,
     until: Instant,
     begun: &AtomicBool,
 ) -> Attempt {
+    let order = outgoing.order;
     let limit = order.timeouts.attempt.map_or(Instant::FAR_FUTURE, |attempt| clock::now() + attempt);
-    let exchange = exchange(engine, upstream, order, number, limit.min(until), begun);
+    let exchange = exchange(outgoing, number, limit.min(until), begun);
     match exchange.await {
-        Ok(answer) => Attempt::Answered(answer),
+        Ok(Exchanged::Answer(answer)) => Attempt::Answered(answer),
+        Ok(Exchanged::Stream(began)) => Attempt::Began(began),
         Err(Stopped::Error(error)) => Attempt::Failed(error),
         Err(Stopped::OutOfTime) if clock::now() >= until => Attempt::Cut,
         Err(Stopped::OutOfTime) => Attempt::Failed(timeout(
@@ -49,7 +73,12 @@ pub(super) async fn attempt(
     }
 }
 
-enum Stopped {
+pub(super) enum Exchanged {
+    Answer(Answer),
+    Stream(Box<Began>),
+}
+
+pub(super) enum Stopped {
     Error(TransportError),
     OutOfTime,
 }
@@ -61,34 +90,77 @@ impl From<TransportError> for Stopped {
 }
 
 async fn exchange(
-    engine: &Engine,
-    upstream: &Upstream,
-    order: &Order,
+    outgoing: Outgoing<'_>,
     number: u32,
     limit: Instant,
     begun: &AtomicBool,
-) -> Result<Answer, Stopped> {
-    let sent_at = clock::now();
-    let request = request(order, number);
-    let first_byte = order.timeouts.first_byte;
-    let response = within(limit, first_byte, upstream.transport.send(request)).await.map_err(|late| {
-        late.unwrap_or_else(|| {
-            timeout(TransportErrorKind::FirstByteTimeout, "no answer began within", first_byte).into()
-        })
-    })??;
-    begun.store(true, Ordering::Relaxed);
-    let first_byte = clock::now().since(sent_at);
-    let (status, headers, mut incoming) = (response.status, response.headers, response.body);
-    let idle = order.timeouts.idle;
-    let mut body = Collected::default();
-    while let Some(chunk) = within(limit, idle, incoming.chunk()).await.map_err(|late| {
-        late.unwrap_or_else(|| {
-            timeout(TransportErrorKind::IdleTimeout, "the answer paused for more than", idle).into()
-        })
-    })?? {
-        body.push(chunk, engine.max_response_bytes())?;
+) -> Result<Exchanged, Stopped> {
+    let Outgoing { engine, upstream, order, with_usage } = outgoing;
+    let with_usage = with_usage.filter(|_| !engine.habits().refuses_usage(&upstream.origin));
+    let under = Under { sent_at: clock::now(), limit };
+    let response = send(upstream, order, number, with_usage, under).await?;
+    if let Some(flow) = flow(order, &response, with_usage.is_some()) {
+        return begin(response, flow, order, under, begun).await;
     }
-    Ok(Answer { status, headers, body: body.into_bytes(), first_byte })
+    begun.store(true, Ordering::Relaxed);
+    let answer = collect(engine, order, response, under).await?;
+    if with_usage.is_some() && matches!(answer.status, 400 | 422) && names_stream_options(&answer.body) {
+        // What was added is refused there: neither the caller's fault nor a reason to count a retry.
+        engine.habits().refused_usage(&upstream.origin);
+        let response = send(upstream, order, number, None, under).await?;
+        return match flow(order, &response, false) {
+            Some(flow) => begin(response, flow, order, under, begun).await,
+            None => collect(engine, order, response, under).await.map(Exchanged::Answer),
+        };
+    }
+    Ok(Exchanged::Answer(answer))
+}
+
+async fn send(
+    upstream: &Upstream,
+    order: &Order,
+    number: u32,
+    with_usage: Option<&Bytes>,
+    under: Under,
+) -> Result<Response, Stopped> {
+    let first_byte = order.timeouts.first_byte;
+    let request = request(order, number, with_usage);
+    let response = within(under.limit, first_byte, upstream.transport.send(request)).await;
+    response.map_err(|late| late.unwrap_or_else(|| no_first_byte(first_byte).into()))?.map_err(Stopped::from)
+}
+
+async fn collect(
+    engine: &Engine,
+    order: &Order,
+    response: Response,
+    under: Under,
+) -> Result<Answer, Stopped> {
+    let first_byte = clock::now().since(under.sent_at);
+    let Response { status, headers, mut body } = response;
+    let idle = order.timeouts.idle;
+    let mut whole = Collected::default();
+    while let Some(chunk) = piece(&mut body, under.limit, idle).await? {
+        whole.push(chunk, engine.max_response_bytes())?;
+    }
+    Ok(Answer { status, headers, body: whole.into_bytes(), first_byte, verdict: None })
+}
+
+/// The next piece of a body, in time.
+pub(super) async fn piece(
+    body: &mut Box<dyn Body>,
+    limit: Instant,
+    idle: Option<Duration>,
+) -> Result<Option<Bytes>, Stopped> {
+    let chunk = within(limit, idle, body.chunk()).await;
+    chunk.map_err(|late| late.unwrap_or_else(|| paused(idle).into()))?.map_err(Stopped::from)
+}
+
+pub(super) fn no_first_byte(patience: Option<Duration>) -> TransportError {
+    timeout(TransportErrorKind::FirstByteTimeout, "no answer began within", patience)
+}
+
+pub(super) fn paused(idle: Option<Duration>) -> TransportError {
+    timeout(TransportErrorKind::IdleTimeout, "the answer paused for more than", idle)
 }
 
 /// Runs `future` until `limit` and for at most `patience`. `Err(Some(OutOfTime))` is the limit, `Err(None)` the
@@ -110,11 +182,12 @@ fn timeout(kind: TransportErrorKind, what: &str, limit: Option<Duration>) -> Tra
     TransportError { kind, message: format!("{what} {:.3} s", limit.unwrap_or_default().as_secs_f64()) }
 }
 
-fn request(order: &Order, number: u32) -> Request {
+fn request(order: &Order, number: u32, with_usage: Option<&Bytes>) -> Request {
     const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
     let mut headers = order.headers.clone();
     headers.insert(RETRY_COUNT, HeaderValue::from(number - 1));
-    Request { method: order.method.clone(), url: order.url.clone(), headers, body: order.body.clone() }
+    let body = with_usage.unwrap_or(&order.body).clone();
+    Request { method: order.method.clone(), url: order.url.clone(), headers, body }
 }
 
 /// A body in one piece; a body that came in one piece is not copied.

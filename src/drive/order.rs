@@ -13,7 +13,29 @@ use crate::config::Timeouts;
 use crate::error::CallError;
 use crate::event::{SpanId, Tags, TraceId};
 use crate::money::Pico;
+use crate::stream::Form;
 use crate::usage::Usage;
+
+/// How the caller wants the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Deliver {
+    /// In one piece, also if the server sends events.
+    #[default]
+    Whole,
+    /// As it comes. An answer in JSON is one piece all the same, and so is an error.
+    Stream(Form),
+}
+
+/// Whether a stream is complete only if it says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StreamEndRule {
+    /// It must, unless its server has shown that it never does.
+    #[default]
+    Learned,
+    Required,
+    /// A stream that closes properly is complete.
+    Optional,
+}
 
 /// What the caller asks for.
 #[derive(Debug, Clone)]
@@ -31,6 +53,8 @@ pub struct Order {
     pub trace_id: Option<TraceId>,
     /// `None` draws one.
     pub span_id: Option<SpanId>,
+    pub deliver: Deliver,
+    pub stream_end: StreamEndRule,
 }
 
 /// An answer that is a success.
@@ -44,7 +68,10 @@ pub struct Reply {
 /// Where the figures of a bill come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UsageSource {
+    /// The server stated them.
     Reported,
+    /// Nobody did: they are what was sent and received, counted here.
+    Estimated,
     Unknown,
 }
 
@@ -52,6 +79,7 @@ impl UsageSource {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reported => "reported",
+            Self::Estimated => "estimated",
             Self::Unknown => "unknown",
         }
     }
@@ -74,6 +102,9 @@ pub struct CallInfo {
     pub first_byte: Option<Duration>,
     /// What to tell the user where the answer is a substitute for the one that was asked for.
     pub notice: Option<Arc<str>>,
+    /// From the call to the first content of a stream.
+    #[serde(default)]
+    pub first_chunk: Option<Duration>,
 }
 
 #[derive(Debug)]

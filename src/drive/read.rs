@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{HeaderMap, Method};
 
 use super::attempt::Answer;
 use super::order::{Order, Reply};
@@ -33,11 +33,13 @@ pub(super) fn read(
     answer: Answer,
     reserved: u64,
 ) -> (Answered, Read) {
-    let Answer { status, headers, body, first_byte } = answer;
+    let Answer { status, headers, body, first_byte, verdict } = answer;
     let wall = clock::wall();
     // These have no body to judge.
     let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
-    let classify::Answer { verdict, mut reading } = if bare {
+    let classify::Answer { verdict, mut reading } = if let Some(verdict) = verdict {
+        classify::Answer { verdict, reading: None }
+    } else if bare {
         classify::Answer { verdict: Verdict::success(status), reading: None }
     } else {
         classify::answer(status, &headers, &body, wall)
@@ -82,7 +84,7 @@ pub(super) fn read(
         }
     };
     let request_id = classify::request_id(&headers);
-    let announced = announced(&QuotaFacts::from_headers(&headers, wall));
+    let announced = announced(&headers);
     let answered = Answered {
         verdict,
         cause,
@@ -96,8 +98,9 @@ pub(super) fn read(
     (answered, Read { reply: Reply { status, headers, body }, reading, cost, first_byte })
 }
 
-/// What the admission controller can use of an announcement: quotas per minute.
-fn announced(facts: &QuotaFacts) -> Announced {
+/// What the admission controller can use of what an answer announces: quotas per minute.
+pub(super) fn announced(headers: &HeaderMap) -> Announced {
+    let facts = QuotaFacts::from_headers(headers, clock::wall());
     let per_minute = |quota: &Quota| if quota.period == Some(Period::Minute) { quota.limit } else { None };
     Announced {
         limit_requests: per_minute(&facts.requests),

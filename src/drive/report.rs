@@ -1,7 +1,9 @@
 //! What is told and counted of a call, and its receipt at the end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::bill::{Asked, Bill};
 use super::order::{CallInfo, Order, Outcome, UsageSource};
 use super::read::Read;
 use crate::account::Sums;
@@ -12,7 +14,6 @@ use crate::engine::{Engine, Upstream};
 use crate::error::{CallError, Reason};
 use crate::event::{self, Digest, Event, Facts, Kind, Level, Listener, SpanId, Tags, TraceId};
 use crate::metrics::{self, CallRecord, Direction, Exemplar, TokenCount};
-use crate::money::Pico;
 use crate::usage::Usage;
 
 /// What is the same for every event of a call.
@@ -109,12 +110,13 @@ impl Teller {
 pub(super) struct Told {
     pub(super) teller: Teller,
     pub(super) call: Call,
+    pub(super) asked: Asked,
     concluded: bool,
 }
 
 impl Told {
-    pub(super) fn new(teller: Teller, call: Call) -> Self {
-        Self { teller, call, concluded: false }
+    pub(super) fn new(teller: Teller, call: Call, asked: Asked) -> Self {
+        Self { teller, call, asked, concluded: false }
     }
 }
 
@@ -129,40 +131,19 @@ impl Drop for Told {
     }
 }
 
+/// The end of a call whose answer, if any, came in one piece.
 pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got: Option<Read>) -> Outcome {
-    told.concluded = true;
-    let Told { teller, call, .. } = told;
-    let now = clock::now();
     let (reading, cost, first_byte, reply) = match got {
         Some(read) => (read.reading, read.cost, Some(read.first_byte), Some(read.reply)),
         None => (None, None, None, None),
     };
-    let reading = reading.filter(|_| result.is_ok());
-    let served: Option<Arc<str>> =
-        reading.as_ref().and_then(|reading| reading.model.as_deref()).map(Into::into);
-    let usage = reading.and_then(|reading| reading.usage);
-    let cost = cost.filter(|_| result.is_ok());
-    let info = CallInfo {
-        trace_id: teller.trace_id,
-        model: Arc::clone(&teller.model),
-        attempts: call.attempts(),
-        retries: call.take_retries(),
-        usage_source: if usage.is_some() { UsageSource::Reported } else { UsageSource::Unknown },
-        usage,
-        cost,
-        queue: call.queue_time(),
-        latency: now.since(call.started()),
-        first_byte,
-        notice: teller.notice.clone(),
+    let bill = match reading.filter(|_| result.is_ok()) {
+        Some(reading) => Bill::stated(&reading, cost),
+        None if told.call.left_in_flight() => told.asked.estimate(&told.teller.engine),
+        None => Bill::default(),
     };
-    for (kind, facts) in call.take_events() {
-        teller.tell(kind, facts);
-    }
-    teller.engine.metrics().breaker_late(call.take_late());
-    count(teller, &info, &result, now);
-    let mut facts = call_facts(&info, &result, teller.identity);
-    facts.response_model = served.filter(|served| **served != *info.model);
-    teller.tell(Kind::Call, facts);
+    let times = Times { first_byte, first_chunk: None };
+    let info = close(told, result.as_ref().err().map(AsRef::as_ref), bill, times);
     let result = match (result, reply) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(reply)) => Ok(reply),
@@ -172,10 +153,52 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
     Outcome { result, info }
 }
 
-fn count(teller: &Teller, info: &CallInfo, result: &Result<(), Box<CallError>>, now: Instant) {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    pub(super) first_byte: Option<Duration>,
+    pub(super) first_chunk: Option<Duration>,
+}
+
+/// Tells and counts a call, once.
+pub(super) fn close(told: &mut Told, error: Option<&CallError>, mut bill: Bill, times: Times) -> CallInfo {
+    told.concluded = true;
+    let served = bill.served.take();
+    let now = clock::now();
+    let info = info(told, &bill, times, now);
+    let Told { teller, call, .. } = told;
+    for (kind, facts) in call.take_events() {
+        teller.tell(kind, facts);
+    }
+    teller.engine.metrics().breaker_late(call.take_late());
+    count(teller, &info, error, now);
+    let mut facts = call_facts(&info, error, teller.identity);
+    facts.response_model = served.filter(|served| **served != *info.model);
+    teller.tell(Kind::Call, facts);
+    info
+}
+
+/// How a call has gone until `now`.
+pub(super) fn info(told: &Told, bill: &Bill, times: Times, now: Instant) -> CallInfo {
+    let Told { teller, call, .. } = told;
+    CallInfo {
+        trace_id: teller.trace_id,
+        model: Arc::clone(&teller.model),
+        attempts: call.attempts(),
+        retries: call.retries().to_vec(),
+        usage_source: bill.source,
+        usage: bill.usage,
+        cost: bill.cost,
+        queue: call.queue_time(),
+        latency: now.since(call.started()),
+        first_byte: times.first_byte,
+        first_chunk: times.first_chunk,
+        notice: teller.notice.clone(),
+    }
+}
+
+fn count(teller: &Teller, info: &CallInfo, error: Option<&CallError>, now: Instant) {
     let metrics = teller.engine.metrics();
     let wall = clock::wall();
-    let error = result.as_ref().err();
     match error.map(|error| error.reason) {
         Some(Reason::BreakerOpen) if info.attempts == 0 => metrics.breaker_rejected(),
         Some(reason @ (Reason::AdmissionDeadline | Reason::RequestTooLarge)) if info.attempts == 0 => {
@@ -184,8 +207,9 @@ fn count(teller: &Teller, info: &CallInfo, result: &Result<(), Box<CallError>>, 
         _ => metrics.admitted(info.queue),
     }
     let usage = info.usage.as_ref();
+    let stated = info.usage_source == UsageSource::Reported;
     let cost = match (usage, info.cost) {
-        (_, Some(cost)) => metrics::Cost::Priced { pico_usd: cost.get(), estimated: false },
+        (_, Some(cost)) => metrics::Cost::Priced { pico_usd: cost.get(), estimated: !stated },
         (Some(_), None) => metrics::Cost::Unpriced,
         (None, None) => metrics::Cost::Nothing,
     };
@@ -197,10 +221,10 @@ fn count(teller: &Teller, info: &CallInfo, result: &Result<(), Box<CallError>>, 
             outcome: error.map_or("ok", |error| error.kind()),
             attempts: info.attempts,
             duration: info.latency,
-            time_to_first_chunk: None,
+            time_to_first_chunk: info.first_chunk,
             tokens: &tokens,
             cost,
-            usage_missing: error.is_none() && usage.is_none() && !teller.model.is_empty(),
+            usage_missing: error.is_none() && !stated && !teller.model.is_empty(),
             exemplar: Some(Exemplar { trace_id: teller.trace_id, ts: event::unix_seconds(wall) }),
         },
         now,
@@ -215,7 +239,7 @@ fn count(teller: &Teller, info: &CallInfo, result: &Result<(), Box<CallError>>, 
         completion_tokens: usage.output,
         reasoning_tokens: usage.reasoning,
         cost_usd: info.cost.unwrap_or_default(),
-        estimated_usd: Pico::ZERO,
+        estimated_usd: info.cost.filter(|_| !stated).unwrap_or_default(),
         unpriced: (cost == metrics::Cost::Unpriced).into(),
     };
     teller.engine.account().add(wall, &teller.model, teller.tags.as_ref(), &sums);
@@ -237,8 +261,7 @@ fn token_counts(usage: &Usage) -> [TokenCount; 9] {
     ]
 }
 
-fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>, identity: Identity) -> Facts {
-    let error = result.as_ref().err();
+fn call_facts(info: &CallInfo, error: Option<&CallError>, identity: Identity) -> Facts {
     let usage = info.usage.as_ref();
     Facts {
         attempts: Some(info.attempts),
@@ -253,7 +276,7 @@ fn call_facts(info: &CallInfo, result: &Result<(), Box<CallError>>, identity: Id
         cached_tokens: usage.map(|usage| usage.cache_read),
         completion_tokens: usage.map(|usage| usage.output),
         reasoning_tokens: usage.map(|usage| usage.reasoning),
-        usage: error.is_none().then(|| info.usage_source.as_str()),
+        usage: (error.is_none() || usage.is_some()).then(|| info.usage_source.as_str()),
         cost_usd: info.cost.map(|cost| cost.to_string()),
         fingerprint: identity.fingerprint,
         idempotency_key: identity.idempotency_key,

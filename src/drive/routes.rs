@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::call_one;
 use super::order::{CallInfo, Order, Outcome, UsageSource};
 use super::report::Teller;
+use super::{Delivered, call_one};
 use crate::classify::Class;
 use crate::clock::{self, Instant};
 use crate::engine::{Engine, StandIn, Upstream};
@@ -23,20 +23,23 @@ pub async fn call(
     upstream: &Upstream,
     mut order: Order,
     listener: Option<Arc<dyn Listener>>,
-) -> Outcome {
+) -> Delivered {
     if !engine.degrades() {
         return call_one(engine, upstream, order, listener).await;
     }
     order.trace_id.get_or_insert_with(|| engine.draw_trace_id());
     let began = clock::now();
     let asked = order.clone();
-    let mut outcome = call_one(engine, upstream, order, listener.clone()).await;
-    let model = Arc::clone(&outcome.info.model);
+    let mut delivered = call_one(engine, upstream, order, listener.clone()).await;
+    let model = match &delivered {
+        Delivered::Outcome(outcome) => Arc::clone(&outcome.info.model),
+        Delivered::Stream(_) => return delivered,
+    };
     for stand_in in engine.stand_ins(&model) {
-        let Err(error) = &outcome.result else { break };
-        if !another_may_serve(error) {
+        let Delivered::Outcome(failed) = &delivered else { break };
+        let Some(error) = failed.result.as_ref().err().filter(|error| another_may_serve(error)) else {
             break;
-        }
+        };
         let instead = stand_in.upstream.as_ref().unwrap_or(upstream);
         let Some(order) = order_for(stand_in, &asked, upstream, began, &notice(error, &model, stand_in))
         else {
@@ -46,10 +49,18 @@ pub async fn call(
             Kind::Degraded,
             Facts { outcome: Some("fallback"), reason: Some(error.reason.as_str()), ..Facts::default() },
         );
-        let next = call_one(engine, instead, order, listener.clone()).await;
-        outcome = joined(outcome.info, next, began);
+        let before = failed.info.clone();
+        delivered = match call_one(engine, instead, order, listener.clone()).await {
+            Delivered::Outcome(next) => Delivered::Outcome(Box::new(joined(before, *next, began))),
+            stream @ Delivered::Stream(_) => stream,
+        };
     }
-    remembered(engine, upstream, &asked, outcome, listener)
+    match delivered {
+        Delivered::Outcome(outcome) => {
+            Delivered::Outcome(Box::new(remembered(engine, upstream, &asked, *outcome, listener)))
+        }
+        stream @ Delivered::Stream(_) => stream,
+    }
 }
 
 /// Whether the request is right and its upstream cannot take it now, or ever.

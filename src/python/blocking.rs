@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::outcome::{Delivery, Sink, into_python, lost};
-use super::response::PyResponse;
 use super::runtime::{self, Inside, Task};
+use super::stream::PyStream;
 
 /// How often the main thread looks for signals: well below what a person feels as a delay.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
@@ -41,13 +41,26 @@ impl Mailbox {
         }
         std::mem::take(&mut *deliveries)
     }
+
+    /// Logs what has arrived.
+    pub(crate) fn log(&self, py: Python<'_>) -> PyResult<()> {
+        let deliveries = std::mem::take(&mut *self.deliveries.lock());
+        for delivery in deliveries {
+            if let Delivery::Event(record) = delivery {
+                record.log(py, None)?;
+            }
+        }
+        Ok(())
+    }
 }
 
-struct StopOnDrop(Task);
+struct StopOnDrop(Option<Task>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.0.stop();
+        if let Some(task) = &self.0 {
+            task.stop();
+        }
     }
 }
 
@@ -57,21 +70,32 @@ pub(crate) fn wait(
     py: Python<'_>,
     inside: &mut Inside,
     start: impl FnOnce(Arc<Mailbox>) -> PyResult<Task>,
-) -> PyResult<Py<PyResponse>> {
+) -> PyResult<Py<PyAny>> {
     let mailbox = Arc::new(Mailbox::default());
-    let _stop = StopOnDrop(start(Arc::clone(&mailbox))?);
-    // Signal handlers run on the main thread alone.
-    let patience = on_main_thread(py)?.then_some(SIGNAL_CHECK);
+    let mut stop = StopOnDrop(Some(start(Arc::clone(&mailbox))?));
+    let patience = patience(py)?;
     loop {
         for delivery in runtime::detached(py, inside, || mailbox.wait(patience)) {
             match delivery {
                 Delivery::Event(record) => record.log(py, None)?,
                 Delivery::Outcome(outcome) => return into_python(py, *outcome),
+                Delivery::Stream(opened) => {
+                    // From here on the stream stops its task.
+                    stop.0 = None;
+                    let stream = PyStream::new(*opened, Some(Arc::clone(&mailbox)));
+                    return Py::new(py, stream).map(Py::into_any);
+                }
+                Delivery::Ready | Delivery::Over => {}
                 Delivery::Lost => return Err(lost()),
             }
         }
         py.check_signals()?;
     }
+}
+
+/// How long to wait before a look at signals, whose handlers run on the main thread alone.
+pub(crate) fn patience(py: Python<'_>) -> PyResult<Option<Duration>> {
+    Ok(on_main_thread(py)?.then_some(SIGNAL_CHECK))
 }
 
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {

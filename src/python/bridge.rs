@@ -23,6 +23,7 @@ use slab::Slab;
 
 use super::outcome::{Delivery, Sink, into_python, lost};
 use super::runtime::{self, Task};
+use super::stream::{Opened, PyStream};
 
 /// Names one pending future; the serial tells a reused slot from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,10 @@ struct Key {
 
 struct Pending {
     serial: u64,
-    future: Py<PyAny>,
+    /// `None` once a call goes on as a stream, whose log records still come.
+    future: Option<Py<PyAny>>,
+    /// The stream of which something is waited for.
+    stream: Option<Py<PyStream>>,
     /// The caller's `contextvars`, in which its log records are made; `None` where nothing is logged.
     context: Option<Py<PyAny>>,
     task: Option<Task>,
@@ -117,6 +121,12 @@ pub(crate) struct Courier {
     key: Key,
 }
 
+impl Courier {
+    pub(crate) fn ready(&self) {
+        self.deliver(Delivery::Ready);
+    }
+}
+
 impl Sink for Courier {
     fn deliver(&self, delivery: Delivery) {
         self.inbox.push(self.key, delivery);
@@ -191,6 +201,7 @@ impl LoopQueue {
         if let Some(slots) = self.slots.try_lock() {
             for (_, pending) in &slots.slab {
                 visit.call(&pending.future)?;
+                visit.call(&pending.stream)?;
                 visit.call(&pending.context)?;
             }
         }
@@ -216,7 +227,7 @@ impl Drop for LoopQueue {
 
 impl LoopQueue {
     fn deliver(&self, py: Python<'_>, key: Key, delivery: Delivery) -> PyResult<()> {
-        let outcome = match delivery {
+        let result = match delivery {
             Delivery::Event(event) => {
                 let context = {
                     let slots = self.slots.lock();
@@ -225,20 +236,49 @@ impl LoopQueue {
                 };
                 return event.log(py, context.as_ref().map(|context| context.bind(py)));
             }
-            Delivery::Outcome(outcome) => Some(outcome),
-            Delivery::Lost => None,
+            Delivery::Stream(opened) => return self.begin(py, key, *opened),
+            Delivery::Ready => return self.resolve_read(py, key),
+            Delivery::Over => {
+                drop(self.take(key));
+                return Ok(());
+            }
+            Delivery::Outcome(outcome) => into_python(py, *outcome),
+            Delivery::Lost => Err(lost()),
         };
-        let Some(pending) = self.take(key) else { return Ok(()) };
-        let future = pending.future.bind(py);
-        let resolved = match outcome.map_or_else(|| Err(lost()), |outcome| into_python(py, *outcome)) {
-            Ok(value) => future.call_method1(intern!(py, "set_result"), (value,)),
-            Err(error) => future.call_method1(intern!(py, "set_exception"), (error.into_value(py),)),
+        let Some(future) = self.take(key).and_then(|pending| pending.future) else { return Ok(()) };
+        resolve(future.bind(py), result)
+    }
+
+    /// A call goes on as a stream: the future has it; the context stays for the records still to come.
+    fn begin(&self, py: Python<'_>, key: Key, opened: Opened) -> PyResult<()> {
+        let future = {
+            let mut slots = self.slots.lock();
+            let pending = slots.slab.get_mut(key.slot).filter(|pending| pending.serial == key.serial);
+            pending.and_then(|pending| {
+                pending.task = None;
+                pending.future.take()
+            })
         };
-        match resolved {
-            // Whoever waited has given up.
-            Err(_) if future.call_method0(intern!(py, "cancelled"))?.is_truthy()? => Ok(()),
-            other => other.map(drop),
+        // Where nobody waits, the stream is dropped here, which stops it.
+        let Some(future) = future else { return Ok(()) };
+        let stream = Py::new(py, PyStream::new(opened, None)).map(Py::into_any);
+        resolve(future.bind(py), stream)
+    }
+
+    fn resolve_read(&self, py: Python<'_>, key: Key) -> PyResult<()> {
+        let Some(Pending { future: Some(future), stream, .. }) = self.take(key) else { return Ok(()) };
+        let future = future.bind(py);
+        // What is taken for a reader that has left would be lost to the next one.
+        if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+            return Ok(());
         }
+        let result = match stream.map(|stream| stream.get().collect(py)) {
+            None => Ok(py.None()),
+            Some(Ok(Some(list))) => Ok(list.unbind()),
+            Some(Ok(None)) => Err(PyRuntimeError::new_err("the stream is being read by somebody else")),
+            Some(Err(error)) => Err(error),
+        };
+        resolve(future, result)
     }
 
     fn take(&self, key: Key) -> Option<Pending> {
@@ -299,6 +339,47 @@ pub(crate) fn submit(
     context: Option<Py<PyAny>>,
     start: impl FnOnce(Courier) -> PyResult<Task>,
 ) -> PyResult<Ticket> {
+    let (ticket, courier) = register(py, context, None)?;
+    match start(courier) {
+        Ok(task) => {
+            if let Some(pending) = ticket.queue.get().slots.lock().slab.get_mut(ticket.key.slot) {
+                pending.task = Some(task);
+            }
+            Ok(ticket)
+        }
+        Err(error) => {
+            drop(ticket.queue.get().take(ticket.key));
+            Err(error)
+        }
+    }
+}
+
+/// A ticket for what is ready later, which `start` arranges to be told to the courier: the next pieces of
+/// `stream`, or nothing but the news.
+pub(crate) fn wait_for(
+    py: Python<'_>,
+    stream: Option<Py<PyStream>>,
+    start: impl FnOnce(Courier),
+) -> PyResult<Ticket> {
+    let (ticket, courier) = register(py, None, stream)?;
+    start(courier);
+    Ok(ticket)
+}
+
+/// A ticket for what is there already.
+pub(crate) fn resolved<'py>(py: Python<'py>, result: PyResult<Bound<'py, PyAny>>) -> PyResult<Ticket> {
+    let event_loop = running_loop(py)?;
+    let queue = queue_of(py, &event_loop)?.unbind();
+    let future = event_loop.call_method0(intern!(py, "create_future"))?;
+    resolve(&future, result.map(Bound::unbind))?;
+    Ok(Ticket { queue, key: Key { slot: usize::MAX, serial: 0 }, future: future.unbind() })
+}
+
+fn register(
+    py: Python<'_>,
+    context: Option<Py<PyAny>>,
+    stream: Option<Py<PyStream>>,
+) -> PyResult<(Ticket, Courier)> {
     let event_loop = running_loop(py)?;
     let queue = queue_of(py, &event_loop)?;
     let future = event_loop.call_method0(intern!(py, "create_future"))?.unbind();
@@ -307,21 +388,24 @@ pub(crate) fn submit(
         let mut slots = this.slots.lock();
         slots.serial += 1;
         let serial = slots.serial;
-        let pending = Pending { serial, future: future.clone_ref(py), context, task: None };
+        let pending = Pending { serial, future: Some(future.clone_ref(py)), stream, context, task: None };
         Key { slot: slots.slab.insert(pending), serial }
     };
-    match start(Courier { inbox: Arc::clone(&this.inbox), key }) {
-        Ok(task) => {
-            if let Some(pending) = this.slots.lock().slab.get_mut(key.slot) {
-                pending.task = Some(task);
-            }
-        }
-        Err(error) => {
-            drop(this.take(key));
-            return Err(error);
-        }
+    let courier = Courier { inbox: Arc::clone(&this.inbox), key };
+    Ok((Ticket { queue: queue.unbind(), key, future }, courier))
+}
+
+fn resolve(future: &Bound<'_, PyAny>, result: PyResult<Py<PyAny>>) -> PyResult<()> {
+    let py = future.py();
+    let resolved = match result {
+        Ok(value) => future.call_method1(intern!(py, "set_result"), (value,)),
+        Err(error) => future.call_method1(intern!(py, "set_exception"), (error.into_value(py),)),
+    };
+    match resolved {
+        // Whoever waited has given up.
+        Err(_) if future.call_method0(intern!(py, "cancelled"))?.is_truthy()? => Ok(()),
+        other => other.map(drop),
     }
-    Ok(Ticket { queue: queue.unbind(), key, future })
 }
 
 fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {

@@ -14,19 +14,21 @@ use super::blocking;
 use super::bridge::{self, Ticket};
 use super::errors::config_error;
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
-use super::response::{PyResponse, parse};
+use super::response::parse;
 use super::runtime::{self, Task};
+use super::stream::Opened;
 use super::trace::Observer;
 use super::{encode, policy};
 use crate::clock;
 use crate::config::{self, Limits};
-use crate::drive::{self, Order};
+use crate::drive::{self, Deliver, Delivered, Order, StreamEndRule};
 use crate::engine::{self, Engine, Fallback, GateConfig, Upstream, UpstreamConfig};
 use crate::error::ConfigError;
 use crate::event::{Level, Listener, Tags, TraceId};
 use crate::log_file::Rotation;
 use crate::metrics::IdempotencyOutcome;
 use crate::price::PriceBook;
+use crate::stream::Form;
 use crate::transport::TransportOptions;
 
 /// What was built in one process. After a fork it is built anew from its settings: the old one holds locks and
@@ -230,7 +232,9 @@ impl PyUpstream {
     }
 
     /// Starts a call on the running loop.
-    #[pyo3(signature = (method, path, options, *, json=None, content=None, log_level=NOTHING, context=None))]
+    #[pyo3(signature = (
+        method, path, options, *, json=None, content=None, log_level=NOTHING, context=None, stream=None,
+    ))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a request, by name")]
     #[allow(clippy::similar_names, reason = "they are Python's keywords")]
     fn submit(
@@ -243,14 +247,15 @@ impl PyUpstream {
         content: Option<Content<'_>>,
         log_level: i32,
         context: Option<Py<PyAny>>,
+        stream: Option<&str>,
     ) -> PyResult<Ticket> {
         let _inside = runtime::enter(py);
-        let job = self.job(py, method, path, options, json, content)?;
+        let job = self.job(py, method, path, options, json, content)?.delivering(py, stream)?;
         bridge::submit(py, context, |courier| job.spawn(py, courier, log_level))
     }
 
     /// Makes a call and waits for it without the GIL.
-    #[pyo3(signature = (method, path, options, *, json=None, content=None, log_level=NOTHING))]
+    #[pyo3(signature = (method, path, options, *, json=None, content=None, log_level=NOTHING, stream=None))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a request, by name")]
     fn call(
         &self,
@@ -261,9 +266,10 @@ impl PyUpstream {
         json: Option<&Bound<'_, PyAny>>,
         content: Option<Content<'_>>,
         log_level: i32,
-    ) -> PyResult<Py<PyResponse>> {
+        stream: Option<&str>,
+    ) -> PyResult<Py<PyAny>> {
         let mut inside = runtime::enter(py);
-        let job = self.job(py, method, path, options, json, content)?;
+        let job = self.job(py, method, path, options, json, content)?.delivering(py, stream)?;
         blocking::wait(py, &mut inside, |mailbox| job.spawn(py, mailbox, log_level))
     }
 }
@@ -278,17 +284,42 @@ struct Job {
 }
 
 impl Job {
+    fn delivering(mut self, py: Python<'_>, stream: Option<&str>) -> PyResult<Self> {
+        self.order.deliver = match stream {
+            None => Deliver::Whole,
+            Some("events") => Deliver::Stream(Form::Events),
+            Some("bytes") => Deliver::Stream(Form::Bytes),
+            Some(other) => {
+                let rule = "must be \"events\", \"bytes\" or None";
+                return Err(config_error(py, &ConfigError::new("stream", other, rule)));
+            }
+        };
+        Ok(self)
+    }
+
     fn spawn(self, py: Python<'_>, sink: impl Sink, log_level: i32) -> PyResult<Task> {
         let Self { engine, upstream, order, observed } = self;
         let log_level = if observed { Level::Debug as i32 } else { log_level };
+        let form = if let Deliver::Stream(form) = order.deliver { form } else { Form::Events };
         let task = runtime::handle(py)?.spawn(async move {
             let mut promise = Promise { sink, kept: false };
             let listener = (log_level < NOTHING).then(|| {
                 Arc::new(LogListener { sink: promise.sink.clone(), lowest: log_level }) as Arc<dyn Listener>
             });
-            let outcome = drive::call(&engine, &upstream, order, listener).await;
+            let delivered = drive::call(&engine, &upstream, order, listener).await;
             promise.kept = true;
-            promise.sink.deliver(Delivery::Outcome(Box::new(outcome)));
+            match delivered {
+                Delivered::Outcome(outcome) => promise.sink.deliver(Delivery::Outcome(outcome)),
+                Delivered::Stream(stream) => {
+                    let (status, headers) = (stream.status(), stream.headers().clone());
+                    let partial = stream.partial().clone();
+                    let (pump, tap) = drive::pipe(*stream);
+                    let opened = Opened { tap, form, status, headers, partial };
+                    promise.sink.deliver(Delivery::Stream(Box::new(opened)));
+                    pump.run().await;
+                    promise.sink.deliver(Delivery::Over);
+                }
+            }
         });
         Ok(Task::new(task.abort_handle()))
     }
@@ -340,6 +371,8 @@ impl PyUpstream {
             notice: None,
             trace_id: None,
             span_id: None,
+            deliver: Deliver::Whole,
+            stream_end: StreamEndRule::Learned,
         };
         if let Some(options) = options {
             apply(&mut order, &upstream, path.0, options)?;
@@ -404,6 +437,16 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
             }
             "tags" => {
                 order.tags = Some(Arc::new(value.extract::<Tags>()?));
+            }
+            "stream_end" => {
+                order.stream_end = match value.extract::<&str>() {
+                    Ok("required") => StreamEndRule::Required,
+                    Ok("optional") => StreamEndRule::Optional,
+                    _ => {
+                        let rule = "must be \"required\" or \"optional\"";
+                        return Err(config(ConfigError::new(&name, value.to_string(), rule)));
+                    }
+                };
             }
             "trace_id" => {
                 let id = value.extract::<&str>().ok().and_then(TraceId::parse);

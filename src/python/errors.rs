@@ -5,7 +5,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::response::{PyCallInfo, headers_dict};
-use crate::drive::CallInfo;
+use crate::drive::{CallInfo, StreamOver};
 use crate::error::{CallError, Cause, ConfigError};
 
 /// `ConfigError(field, value, rule)`.
@@ -32,6 +32,15 @@ pub(crate) fn encode_error(py: Python<'_>, path: &str, problem: &str) -> PyErr {
 pub(crate) fn call_error(py: Python<'_>, error: &CallError, info: CallInfo) -> PyErr {
     static FACTORY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     raised(fields(py, error, info).and_then(|fields| {
+        FACTORY.import(py, "tidegate._errors", "build").and_then(|factory| factory.call1((fields,)))
+    }))
+}
+
+/// The exception for a stream that ended wrongly.
+pub(crate) fn stream_error(py: Python<'_>, error: &CallError, over: &StreamOver) -> PyErr {
+    static FACTORY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    raised(fields(py, error, over.info.clone()).and_then(|fields| {
+        fields.set_item("partial_text", &over.text)?;
         FACTORY.import(py, "tidegate._errors", "build").and_then(|factory| factory.call1((fields,)))
     }))
 }

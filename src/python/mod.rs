@@ -13,6 +13,7 @@ mod policy;
 mod probe;
 mod response;
 mod runtime;
+mod stream;
 mod trace;
 
 use pyo3::prelude::*;
@@ -42,6 +43,8 @@ mod core {
     use super::response::{_restore_call_info, PyCallInfo, PyResponse, PyRetry, PyUsage};
     #[pymodule_export]
     use super::runtime::{_after_fork_in_child, _at_exit};
+    #[pymodule_export]
+    use super::stream::PyStream;
 
     use super::{Bound, PyAnyMethods, PyModule, PyResult};
 

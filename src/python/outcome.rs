@@ -7,12 +7,19 @@ use pyo3::types::PyBytes;
 
 use super::errors;
 use super::response::PyResponse;
+use super::stream::Opened;
 use crate::drive::Outcome;
 use crate::event::{Event, Level, Listener};
 
 pub(crate) enum Delivery {
     Event(LogRecord),
     Outcome(Box<Outcome>),
+    /// The call goes on as a stream.
+    Stream(Box<Opened>),
+    /// What is waited for of a stream is there.
+    Ready,
+    /// The stream has ended, and so have its events.
+    Over,
     /// The task ended without an outcome: it was stopped, or it panicked.
     Lost,
 }
@@ -84,9 +91,9 @@ pub(crate) fn lost() -> PyErr {
     )
 }
 
-pub(crate) fn into_python(py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyResponse>> {
+pub(crate) fn into_python(py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyAny>> {
     match outcome.result {
-        Ok(reply) => Py::new(py, PyResponse::new(reply, outcome.info)),
+        Ok(reply) => Py::new(py, PyResponse::new(reply, outcome.info)).map(Py::into_any),
         Err(error) => Err(errors::call_error(py, &error, outcome.info)),
     }
 }
