@@ -14,6 +14,10 @@ from tidegate._errors import ConfigError
 from tidegate._fields import known_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from decimal import Decimal
+
+if TYPE_CHECKING:
     from decimal import Decimal
 
 
@@ -232,15 +236,15 @@ class SpendCap:
 class Fallback:
     """Another model, another endpoint, or both, for a call that its own upstream cannot take.
 
-    It is used when the breaker is open, the quota is exhausted, or the request fits neither the limits nor the
-    time that it has; never for a mistake of the caller. The answer says so: ``info(answer).notice``.
+    It is used when the breaker is open, the quota is exhausted, or the request fits neither the limits nor
+    the time that it has; never for a mistake of the caller. The answer says so: ``info(answer).notice``.
 
     Attributes:
         model: Put in the place of the model that was asked for; `None` keeps it.
         base_url: Where to send it; `None` is where it was to go. Breaker, limits and budget are those of this
             place.
-        api_key: Sent as ``Authorization: Bearer`` with `base_url`. Default `None`: no credential; the client's
-            own is never sent to another place.
+        api_key: Sent as ``Authorization: Bearer`` with `base_url`. Default `None`: no credential; the
+            client's own is never sent to another place.
         headers: Sent with every request to `base_url`.
 
     Raises:
