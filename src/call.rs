@@ -117,7 +117,27 @@ impl Call {
     }
 
     pub fn begin(&mut self, now: Instant) -> Step {
-        self.gates(now)
+        match self.plan.resent_after {
+            Some(requests) => self.resent(now, requests),
+            None => self.gates(now),
+        }
+    }
+
+    /// Somebody around this gate makes a failed request again. To the upstream that is a retry, and so it is to
+    /// the budget.
+    fn resent(&mut self, now: Instant, requests: u32) -> Step {
+        self.events.push((Kind::Stacked, Facts { attempts: Some(requests), ..Facts::default() }));
+        match self.withdraw(now, Cost::Plain) {
+            Ok(()) => self.gates(now),
+            Err(empty) => {
+                let message = format!(
+                    "a layer around this gate makes the same request again after {requests} attempts have failed, \
+                     and the retry budget for {} is empty: set that layer's retries to 0",
+                    self.scope.name()
+                );
+                self.fail(now, Reason::Budget, empty.refill_in, Some(message))
+            }
+        }
     }
 
     fn gates(&mut self, now: Instant) -> Step {
@@ -322,16 +342,8 @@ impl Call {
         if let Some(rejection) = self.breaker_rejection(now) {
             return self.fail(now, Reason::BreakerOpen, rejection.retry_after, None);
         }
-        if let Some(budget) = &self.scope.budget {
-            let peak = self.scope.peak_in_flight();
-            let mut budget = budget.lock();
-            budget.widen(peak);
-            let withdrawn = budget.withdraw(now, cost);
-            drop(budget);
-            match withdrawn {
-                Ok(withdrawal) => self.withdrawal = Some(withdrawal),
-                Err(empty) => return self.fail(now, Reason::Budget, hint.or(empty.refill_in), None),
-            }
+        if let Err(empty) = self.withdraw(now, cost) {
+            return self.fail(now, Reason::Budget, hint.or(empty.refill_in), None);
         }
         self.retry_pending = true;
         self.retries.push(RetryMade { reason: class.as_str().into(), delay });
@@ -426,6 +438,7 @@ impl Call {
             attempts: self.attempts,
             elapsed: now.since(self.started),
             retry_after,
+            request: None,
         })))
     }
 

@@ -107,6 +107,10 @@ async fn call_one(
             Step::Done(result) => break result,
         };
     };
+    let result = result.map_err(|mut error| {
+        error.request = Some(order.digest(engine));
+        error
+    });
     Delivered::Outcome(Box::new(conclude(&mut told, result, got)))
 }
 
@@ -137,8 +141,14 @@ fn plan(engine: &Engine, order: &Order, facts: Option<&RequestFacts>, scope: &Sc
         replay_unsafe: facts.is_some_and(|facts| facts.replay_unsafe),
         stream: facts.is_some_and(|facts| facts.stream),
         on_open: engine.on_open(),
+        resent_after: resent_after(engine, order),
         spending: spending(engine, order, facts, scope),
     }
+}
+
+fn resent_after(engine: &Engine, order: &Order) -> Option<u32> {
+    let (request, attempts) = order.failed_before?;
+    (request == order.digest(engine)).then_some(attempts)
 }
 
 /// Nobody knows how long an answer without a limit will be: this much is set aside for one, or twice the longest

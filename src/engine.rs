@@ -75,6 +75,7 @@ pub struct Engine {
     prices: PriceBook,
     log_file: Option<LogFile>,
     log_failed: AtomicBool,
+    warned_of_stacking: AtomicBool,
     metrics: Metrics,
     account: Account,
     rng: Mutex<SmallRng>,
@@ -114,6 +115,7 @@ impl Engine {
             prices: config.prices,
             log_file: config.log_file.map(|path| LogFile::open(&path, config.log_rotation)).transpose()?,
             log_failed: AtomicBool::new(false),
+            warned_of_stacking: AtomicBool::new(false),
             metrics,
             account: Account::default(),
             rng: Mutex::new(config.seed.map_or_else(entropy, SmallRng::seed_from_u64)),
@@ -191,6 +193,11 @@ impl Engine {
     /// Whether a record could not be written.
     pub fn log_failed(&self) -> bool {
         self.log_failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether this was called before.
+    pub fn warned_of_stacking(&self) -> bool {
+        self.warned_of_stacking.swap(true, Ordering::Relaxed)
     }
 
     pub fn with_rng<T>(&self, f: impl FnOnce(&mut SmallRng) -> T) -> T {

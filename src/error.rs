@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::classify::Class;
+use crate::event::Digest;
 
 /// A setting that cannot be: which one, what it was, and the rule it breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -171,25 +172,25 @@ pub struct CallError {
     pub elapsed: Duration,
     /// When it is worth trying again, where somebody said so.
     pub retry_after: Option<Duration>,
+    /// Digest of the request, by which the gate knows it again if it is made once more.
+    pub request: Option<Digest>,
 }
 
 impl CallError {
     /// A call that the engine let go of; there is nothing of it to report.
     pub fn closed(attempts: u32, elapsed: Duration) -> Self {
         let message = String::from("the engine was shut down before the call ended");
-        Self { reason: Reason::Closed, cause: Cause::Local { message }, attempts, elapsed, retry_after: None }
+        Self::local(Reason::Closed, message, attempts, elapsed)
     }
 
     /// A call that its caller left.
     pub fn cancelled(attempts: u32, elapsed: Duration) -> Self {
         let message = String::from("the caller cancelled the call before it ended");
-        Self {
-            reason: Reason::Cancelled,
-            cause: Cause::Local { message },
-            attempts,
-            elapsed,
-            retry_after: None,
-        }
+        Self::local(Reason::Cancelled, message, attempts, elapsed)
+    }
+
+    fn local(reason: Reason, message: String, attempts: u32, elapsed: Duration) -> Self {
+        Self { reason, cause: Cause::Local { message }, attempts, elapsed, retry_after: None, request: None }
     }
 
     /// The class of the answer, the kind of the transport's failure, or the reason of a local refusal.

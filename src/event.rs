@@ -121,6 +121,8 @@ pub enum Kind {
     Wait,
     /// An attempt ended.
     Attempt,
+    /// The request has been made, and has failed, just before: a layer around the gate retries too.
+    Stacked,
     /// A retry was decided; its wait begins.
     Retry,
     /// The breaker of the call's scope went over to the state that `outcome` names.
@@ -243,7 +245,7 @@ impl Facts {
             Kind::Breaker if self.outcome != Some("open") => Level::Info,
             Kind::Call | Kind::Tool if self.outcome != Some("ok") => Level::Warning,
             Kind::Call | Kind::Tool | Kind::Wait => Level::Info,
-            Kind::Retry | Kind::Breaker | Kind::Degraded => Level::Warning,
+            Kind::Retry | Kind::Breaker | Kind::Degraded | Kind::Stacked => Level::Warning,
         }
     }
 }

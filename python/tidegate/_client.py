@@ -7,8 +7,9 @@ import functools
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from tidegate import _core
-from tidegate._errors import ConfigError
+from tidegate._errors import CallError, ConfigError
 from tidegate._fields import known_keywords
+from tidegate._layers import failed
 from tidegate._log import NOTHING, level_for_calls
 from tidegate._settings import CallOptions, ClientOptions, ClientSettings, Closed, call_options
 from tidegate._stream import AsyncStream, Stream, StreamEvent, maker, streaming
@@ -193,7 +194,8 @@ class AsyncClient(_BaseClient):
         ticket = self._start("POST", path, json, content, options)
         try:
             return await ticket.future
-        except BaseException:
+        except BaseException as error:
+            failed(error)
             ticket.cancel()
             # The future holds the error and the error this frame: a cycle, were the ticket still in it.
             del ticket
@@ -277,7 +279,8 @@ class AsyncClient(_BaseClient):
         ticket = self._start(method, path, json, content, options)
         try:
             return await ticket.future
-        except BaseException:
+        except BaseException as error:
+            failed(error)
             ticket.cancel()
             del ticket
             raise
@@ -326,11 +329,13 @@ class Client(_BaseClient):
     ) -> Response:
         """Make a request with any method and return the answer; see `AsyncClient.post`."""
         level, told = level_for_calls(), call_options(options)
-        if json is None:
-            return self._upstream.call(method, path, told, content=content, log_level=level)
-        if content is not None:
+        if json is not None and content is not None:
             raise _two_bodies()
-        return self._upstream.call(method, path, told, json=json, log_level=level)
+        try:
+            return self._upstream.call(method, path, told, json=json, content=content, log_level=level)
+        except CallError as error:
+            failed(error)
+            raise
 
     @overload
     def stream(
@@ -376,7 +381,11 @@ class Client(_BaseClient):
         """
         level, told = level_for_calls(), call_options(options)
         body = _one_body(json, content, form)
-        opened = self._upstream.call(method, path, told, **body, log_level=level, stream=form)
+        try:
+            opened = self._upstream.call(method, path, told, **body, log_level=level, stream=form)
+        except CallError as error:
+            failed(error)
+            raise
         return Stream(opened, maker(form))
 
     def close(self) -> None:

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
     from decimal import Decimal
 
     from tidegate._core import CallInfo, Usage
@@ -130,6 +129,8 @@ class CallError(TidegateError):
         info: CallInfo | None = None,
     ) -> None:
         super().__init__(message)
+        # By which the gate knows the request again; see `_layers`.
+        self._request: int | None = None
         self.message = message
         self.kind = kind
         self.reason = reason
@@ -260,7 +261,7 @@ class CircuitOpenError(APIConnectionError):
 
 
 class AdmissionError(APIConnectionError):
-    """Not sent: no place in the queue would come free in time."""
+    """Not sent: no place in the queue would come free in time, or the retry budget is empty."""
 
 
 class MalformedResponseError(CallError):
@@ -314,6 +315,7 @@ _BY_REASON: dict[str, tuple[type[CallError], str]] = {
     "breaker_open": (CircuitOpenError, "breaker_open"),
     "admission_deadline": (AdmissionError, "admission"),
     "request_too_large": (RequestTooLargeError, "too_large"),
+    "budget": (AdmissionError, "admission"),
     "deadline": (DeadlineExceededError, "timeout"),
     "spend_cap": (SpendCapExceededError, "spend_cap"),
     "cancelled": (APIConnectionError, "cancelled"),
@@ -352,8 +354,10 @@ def build(fields: Mapping[str, Any]) -> CallError:
         cls, kind = _interruption(fields["cause"], fields["error_class"], fields["reason"])
     else:
         cls, kind = _classify(fields["cause"], fields["error_class"], fields["reason"], fields["status"])
-    told = {name: value for name, value in fields.items() if name not in {"cause", "error_class"}}
-    return cls(**told, kind=kind)
+    told = {name: value for name, value in fields.items() if name not in {"cause", "error_class", "request"}}
+    error = cls(**told, kind=kind)
+    error._request = fields.get("request")
+    return error
 
 
 def config_error(field: str, value: object, rule: str) -> ConfigError:

@@ -74,6 +74,11 @@ def _message(record: dict[str, Any]) -> str:
         text = f"the circuit breaker of {where} is {outcome}{reason}"
     elif event == "degraded":
         text = f"{_SUBSTITUTES.get(outcome, outcome)} for {where} because of {record.get('reason', '?')}"
+    elif event == "stacked":
+        text = (
+            f"a layer around this gate retries too: {where} is asked the same again after "
+            f"{record.get('attempts', '?')} failed attempt(s); set that layer's retries to 0"
+        )
     elif event == "wait":
         text = f"{where} waited {record.get('queue_s', 0.0):.3f} s for admission"
     else:

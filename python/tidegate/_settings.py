@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from tidegate import _context
+from tidegate import _context, _layers
 from tidegate._errors import CallError, ConfigError
 from tidegate._fields import unknown_field
 from tidegate._gate import Gate, default_gate
@@ -69,7 +69,7 @@ def call_options(given: CallOptions) -> dict[str, Any] | None:
     """Return the options of a call as the core takes them; `None` if there are none."""
     ambient = _context.ambient()
     if not given:
-        return {"tags": ambient} if ambient else None
+        return _layers.add({"tags": ambient} if ambient else None)
     for name in given.keys() - _CALL_OPTIONS:
         raise unknown_field("", name, "***", _CALL_OPTIONS | {"json", "content"})
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -78,7 +78,7 @@ def call_options(given: CallOptions) -> dict[str, Any] | None:
         options["tags"] = _context.merged(ambient, tags)
     elif ambient:
         options["tags"] = ambient
-    return options or None
+    return _layers.add(options or None)
 
 
 class _Secret:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from tidegate import _core
+from tidegate._layers import failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -164,7 +165,8 @@ class AsyncStream(_Stream[T]):
         ticket = start()
         try:
             self._begin(await ticket.future)
-        except BaseException:
+        except BaseException as error:
+            failed(error)
             ticket.cancel()
             del ticket
             raise

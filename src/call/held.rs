@@ -8,6 +8,7 @@ use crate::classify::{Class, Health, Verdict};
 use crate::clock::{self, Instant};
 use crate::config::PicoUsd;
 use crate::event::{Facts, Kind};
+use crate::retry_budget::{Cost, Empty};
 
 /// An attempt that may have been served, for all we know.
 pub(super) const SPENT: Settlement = Settlement::Failed { charge: Charge::Keep };
@@ -71,6 +72,16 @@ impl Call {
         if let Some(ticket) = self.ticket.take() {
             self.breaker(|breaker| breaker.record(now, ticket, outcome));
         }
+    }
+
+    /// Pays for a retry out of the scope's budget, if it has one.
+    pub(super) fn withdraw(&mut self, now: Instant, cost: Cost) -> Result<(), Empty> {
+        let Some(budget) = &self.scope.budget else { return Ok(()) };
+        let peak = self.scope.peak_in_flight();
+        let mut budget = budget.lock();
+        budget.widen(peak);
+        self.withdrawal = Some(budget.withdraw(now, cost)?);
+        Ok(())
     }
 
     /// A retry that was not sent costs nothing.

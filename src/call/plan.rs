@@ -31,6 +31,9 @@ pub struct Plan {
     pub stream: bool,
     /// What an open breaker does to a first attempt.
     pub on_open: OnOpen,
+    /// The same request has failed just now, after so many attempts in all: whoever makes it again retries
+    /// around this gate.
+    pub resent_after: Option<u32>,
     /// `None` where there is no spend cap.
     pub spending: Option<Spending>,
 }

@@ -46,6 +46,7 @@ impl Call {
                     attempts: self.attempts,
                     elapsed: now.since(self.started),
                     retry_after: verdict.hint,
+                    request: None,
                 })))
             }
             StreamEnd::Cancelled => {

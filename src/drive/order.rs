@@ -10,8 +10,9 @@ use url::Url;
 
 use crate::call::RetryMade;
 use crate::config::Timeouts;
+use crate::engine::Engine;
 use crate::error::CallError;
-use crate::event::{SpanId, Tags, TraceId};
+use crate::event::{Digest, SpanId, Tags, TraceId};
 use crate::money::Pico;
 use crate::stream::Form;
 use crate::usage::Usage;
@@ -47,6 +48,9 @@ pub struct Order {
     pub timeouts: Timeouts,
     pub max_attempts: u32,
     pub tags: Option<Arc<Tags>>,
+    /// A request that has failed just before, and how many attempts it took: if it is this one, somebody
+    /// retries around the gate.
+    pub failed_before: Option<(Digest, u32)>,
     /// What to tell the user, as this is a substitute for the call that they made.
     pub notice: Option<Arc<str>>,
     /// `None` draws one.
@@ -55,6 +59,13 @@ pub struct Order {
     pub span_id: Option<SpanId>,
     pub deliver: Deliver,
     pub stream_end: StreamEndRule,
+}
+
+impl Order {
+    /// Equal for equal requests to one gate: method, URL and body.
+    pub fn digest(&self, engine: &Engine) -> Digest {
+        engine.digest((self.method.as_str(), self.url.as_str(), self.body.as_ref()))
+    }
 }
 
 /// An answer that is a success.

@@ -38,10 +38,9 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn of(engine: &Engine, order: &Order) -> Self {
-        let request = (order.method.as_str(), order.url.as_str(), order.body.as_ref());
         let key = order.headers.get("idempotency-key");
         Self {
-            fingerprint: Some(engine.digest(request)),
+            fingerprint: Some(order.digest(engine)),
             idempotency_key: key.map(|key| engine.digest(key.as_bytes())),
         }
     }
@@ -80,9 +79,14 @@ impl Teller {
             }
             // A failed probe opens nothing that was not; the others are counted with more than the record holds.
             Kind::Breaker | Kind::Wait | Kind::Call | Kind::Tool => {}
+            Kind::Stacked => metrics.stacked(),
             Kind::Degraded => metrics.degraded(facts.outcome.unwrap_or_default()),
         }
-        let level = facts.level(kind);
+        // One warning is enough: it is about the program, not about the call.
+        let level = match kind {
+            Kind::Stacked if self.engine.warned_of_stacking() => Level::Debug,
+            _ => facts.level(kind),
+        };
         let listener = self.listener.as_deref().filter(|listener| listener.wants(level));
         if listener.is_none() && self.engine.log_file().is_none() {
             return;

@@ -184,6 +184,8 @@ table! {
         "Spent and reserved in the current period of a cap, in US dollars.";
     SpendLimit "tidegate_spend_limit_usd" Gauge, Usd [Cap]
         "Limit of a cap in its current period, in US dollars.";
+    StackedRetries "tidegate_stacked_retries_total" Counter, None []
+        "Calls that repeat a request which failed just before: a layer around the gate retries too.";
     Degraded "tidegate_degraded_total" Counter, None [Kind]
         "Calls answered by less than was asked for.";
     Idempotency "tidegate_idempotency_total" Counter, None [Outcome]

@@ -143,6 +143,11 @@ impl Metrics {
         self.count(Metric::AdmissionRefused, [reason]);
     }
 
+    /// A layer around the gate has made a failed request again.
+    pub fn stacked(&self) {
+        self.count(Metric::StackedRetries, []);
+    }
+
     pub fn degraded(&self, kind: &str) {
         self.count(Metric::Degraded, [kind]);
     }

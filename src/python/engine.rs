@@ -24,7 +24,7 @@ use crate::config::{self, Limits};
 use crate::drive::{self, Deliver, Delivered, Order, StreamEndRule};
 use crate::engine::{self, Engine, Fallback, GateConfig, Upstream, UpstreamConfig};
 use crate::error::ConfigError;
-use crate::event::{Level, Listener, Tags, TraceId};
+use crate::event::{Digest, Level, Listener, Tags, TraceId};
 use crate::log_file::Rotation;
 use crate::metrics::IdempotencyOutcome;
 use crate::price::PriceBook;
@@ -368,6 +368,7 @@ impl PyUpstream {
             timeouts: upstream.timeouts.clone(),
             max_attempts: upstream.max_attempts,
             tags: None,
+            failed_before: None,
             notice: None,
             trace_id: None,
             span_id: None,
@@ -429,6 +430,10 @@ fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_,
             }
             "timeout" => order.timeouts.attempt = Some(seconds()?),
             "total_timeout" => order.timeouts.total = Some(seconds()?),
+            "failed_before" => {
+                let (request, attempts) = value.extract::<(u64, u32)>()?;
+                order.failed_before = Some((Digest(request), attempts));
+            }
             "max_attempts" => {
                 let number = value.extract::<u32>().ok().filter(|_| !value.is_instance_of::<PyBool>());
                 order.max_attempts = number.filter(|attempts| *attempts > 0).ok_or_else(|| {

@@ -73,5 +73,6 @@ fn fields<'py>(py: Python<'py>, error: &CallError, info: CallInfo) -> PyResult<B
         Cause::Local { .. } => fields.set_item("cause", "local")?,
     }
     fields.set_item("info", PyCallInfo::new(info))?;
+    fields.set_item("request", error.request.map(|request| request.0))?;
     Ok(fields)
 }

@@ -75,6 +75,7 @@ impl Guards {
             replay_unsafe: false,
             stream: false,
             on_open: self.breaker.as_ref().map_or(OnOpen::Fail, |breaker| breaker.on_open),
+            resent_after: None,
             spending: None,
         }
     }
