@@ -63,10 +63,11 @@ bench-smoke: install $(VENV)/.bench ## One pass of every bench: does it run?
 	cargo bench --quiet --benches -- --test
 	$(BIN)/python benches/python/run.py --quick
 
-layers: ## One file names reqwest, one asyncio, one the clock
+layers: ## One file names reqwest, one asyncio, one the clock; locks survive a fork
 	@! grep -rlE 'reqwest::(Client|Proxy|Error)' src --include='*.rs' | grep -v '^src/transport/reqwest.rs$$'
 	@! grep -rlE '"asyncio"' src --include='*.rs' | grep -v '^src/python/bridge.rs$$'
 	@! grep -rlE 'SystemTime::now|std::time::Instant::now' src --include='*.rs' | grep -v '^src/clock.rs$$'
+	@! grep -rlE '\bparking_lot\b' src --include='*.rs' | grep -v '^src/lock.rs$$'
 	@! grep -rl 'pyo3::' src --include='*.rs' | grep -v '^src/python/'
 
 fmt: $(BIN)/maturin ## Format everything

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use serde::{Serialize, Serializer};
 
 use crate::event::Tags;

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::lock::Mutex;
 use globset::{Glob, GlobMatcher};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use url::Url;

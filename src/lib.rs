@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod config;
 pub mod error;
+pub mod lock;
 
 // level 1: pure mechanisms
 pub mod admission;

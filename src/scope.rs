@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::{self, Admission, Announced, Charge, Entry, Refusal, Resolved, Settlement, Ticket};

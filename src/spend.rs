@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 
 use crate::clock::Instant;
 use crate::config::{OnUnpriced, PicoUsd, SpendCap, SpendWindow};

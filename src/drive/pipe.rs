@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use crate::lock::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -147,7 +147,7 @@ impl Pipe {
         }
     }
 
-    fn wake(&self, mut state: parking_lot::MutexGuard<'_, State>) {
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
         let waiter = state.waiter.take();
         drop(state);
         self.changed.notify_all();
@@ -200,14 +200,14 @@ impl Tap {
 
     /// Waits on this thread until there is something to take, for at most `patience`.
     pub fn wait(&self, patience: Option<Duration>) {
-        let mut state = self.pipe.state.lock();
+        let state = self.pipe.state.lock();
         if state.is_ready() {
             return;
         }
-        match patience {
-            Some(patience) => drop(self.pipe.changed.wait_for(&mut state, patience)),
-            None => self.pipe.changed.wait(&mut state),
-        }
+        drop(match patience {
+            Some(patience) => self.pipe.changed.wait_for(state, patience),
+            None => self.pipe.changed.wait(state),
+        });
     }
 
     /// Stops the stream and forgets what was not read. It is settled a moment later: [`Tap::over`] tells.
@@ -236,8 +236,8 @@ impl Tap {
 
     /// Waits on this thread until the stream is settled, for at most `patience`.
     pub fn wait_done(&self, patience: Duration) {
-        let mut state = self.pipe.state.lock();
-        let _ = self.pipe.changed.wait_while_for(&mut state, |state| !state.done, patience);
+        let state = self.pipe.state.lock();
+        drop(self.pipe.changed.wait_while_for(state, |state| !state.done, patience));
     }
 
     /// The reader has left.

@@ -16,7 +16,7 @@ mod snapshot;
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 
 pub use exposition::CONTENT_TYPE;
 pub use histogram::Histogram;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::lock::{Condvar, Mutex};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -32,12 +32,10 @@ impl Mailbox {
     fn wait(&self, patience: Option<Duration>) -> Vec<Delivery> {
         let mut deliveries = self.deliveries.lock();
         if deliveries.is_empty() {
-            match patience {
-                Some(patience) => {
-                    let _ = self.arrived.wait_for(&mut deliveries, patience);
-                }
-                None => self.arrived.wait(&mut deliveries),
-            }
+            deliveries = match patience {
+                Some(patience) => self.arrived.wait_for(deliveries, patience),
+                None => self.arrived.wait(deliveries),
+            };
         }
         std::mem::take(&mut *deliveries)
     }

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use crate::lock::{Condvar, Mutex};
 use pyo3::exceptions::{PyException, PyNotImplementedError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -87,8 +87,7 @@ impl Bell {
 
     /// Whether there will be another ring.
     fn wait(&self) -> bool {
-        let mut state = self.state.lock();
-        self.rung.wait_while(&mut state, |state| *state == Ring::Silent);
+        let mut state = self.rung.wait_while(self.state.lock(), |state| *state == Ring::Silent);
         let last = *state == Ring::Last;
         if !last {
             *state = Ring::Silent;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::lock::Mutex;
 use bytes::Bytes;
 use http::Method;
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
 use serde_json::value::RawValue;

@@ -1,6 +1,6 @@
 //! The fault server for Python: JSON in, JSON out.
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use pyo3::prelude::*;
 
 use super::errors::config_error;

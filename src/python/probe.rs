@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::lock::Mutex;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use parking_lot::Mutex;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use rand::SeedableRng;

@@ -1,6 +1,6 @@
 //! The place of a call in the trace of whoever makes it.
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

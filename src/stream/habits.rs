@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 
 /// Streams without an end, from a server that never sent one, after which none is expected of it.
 const WITHOUT_END: u32 = 3;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::clock::Instant;
 use tidegate::config::RetryBudgetPolicy;
+use tidegate::lock::Mutex;
 use tidegate::retry_budget::{Cost, RetryBudget, Withdrawal};
 
 const COSTS: [Cost; 3] = [Cost::Plain, Cost::OutcomeUnknown, Cost::Hinted];

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rand::{Rng, RngExt};
 use tidegate::breaker::{Breaker, Outcome, Ticket};
 use tidegate::call::Step;
 use tidegate::clock::Instant;
 use tidegate::error::{CallError, Cause, Reason};
+use tidegate::lock::Mutex;
 
 use super::driver::Ended;
 
