@@ -5,6 +5,7 @@
 //! asks again after answers too, with the same pauses; a layer of retries does not. Such requests are left out.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use super::record::{Kind, Reason, Record, Trace};
 use super::sample::Sample;
@@ -140,7 +141,8 @@ impl Default for Tally {
 
 #[derive(Debug, Default)]
 pub(super) struct Resends {
-    requests: HashMap<u64, Request>,
+    /// Not randomised: the same log gives the same report.
+    requests: HashMap<u64, Request, BuildHasherDefault<DefaultHasher>>,
     tally: Tally,
 }
 

@@ -1,6 +1,7 @@
 //! Runs of tools: effects per key, and keys per effect.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use super::finding::{Finding, Verdict};
 use super::record::{Kind, Name, Record, Run, Trace};
@@ -15,17 +16,20 @@ const RETRY_WINDOW_S: f64 = 900.0;
 const MOST_TRACES: usize = 10;
 const MOST_KEY_CHECKS: usize = 256;
 
+/// Not randomised: the same log gives the same report.
+type Map<V> = HashMap<(Name, u64), V, BuildHasherDefault<DefaultHasher>>;
+
 /// A map that forgets the least recently used half rather than grow without bound.
 #[derive(Debug)]
 struct Recent<V> {
-    young: HashMap<(Name, u64), V>,
-    old: HashMap<(Name, u64), V>,
+    young: Map<V>,
+    old: Map<V>,
     forgot: bool,
 }
 
 impl<V> Default for Recent<V> {
     fn default() -> Self {
-        Self { young: HashMap::new(), old: HashMap::new(), forgot: false }
+        Self { young: Map::default(), old: Map::default(), forgot: false }
     }
 }
 

@@ -202,14 +202,16 @@ def test_retries_around_retries_are_measured(site, run):
     assert all(any(trace in text for text in texts) for trace in found["trace_ids"])
 
 
+# Far longer than a loaded machine is late.
+FIXED_WAIT = "tenacity.wait_fixed(2)"
+
+
 def test_fixed_sleeps_around_single_attempts_are_found(site):
-    site.run(LOOP + STEADY, KEY="order", WAIT="0.5")
+    single = TENACITY.replace("gate=gate()", "gate=gate(retry=None)")
+    site.run(single + STEADY, WAIT=FIXED_WAIT, RUN=TOGETHER)
     findings = site.diagnose()
     assert problems(findings) == {"jitter"}, json.dumps(findings, indent=1)
-    evidence = findings["jitter"]["evidence"]
-    assert evidence["outer_loop_retry_1_fixed_at_s"] == pytest.approx(0.5, abs=0.06)
-    assert findings["idempotency_keys"]["verdict"] == "ok"
-    assert findings["idempotency_keys"]["evidence"]["tried_again_with_same_key"] == PROCESSES * 6 * 2
+    assert findings["jitter"]["evidence"]["outer_loop_retry_1_fixed_at_s"] == pytest.approx(2, abs=0.5)
 
 
 def test_random_sleeps_around_single_attempts_are_left_alone(site):
@@ -217,11 +219,14 @@ def test_random_sleeps_around_single_attempts_are_left_alone(site):
     findings = site.diagnose()
     assert problems(findings) == set(), json.dumps(findings, indent=1)
     assert findings["jitter"]["verdict"] == "ok"
+    assert findings["idempotency_keys"]["verdict"] == "ok"
+    assert findings["idempotency_keys"]["evidence"]["tried_again_with_same_key"] == PROCESSES * 6 * 2
 
 
 def test_both_layers_and_fixed_sleeps_are_two_findings(site):
-    site.run(TENACITY + STEADY, WAIT="tenacity.wait_fixed(0.6)", RUN=TOGETHER)
-    assert problems(site.diagnose()) == {"double_retries", "jitter"}
+    site.run(TENACITY + STEADY, WAIT=FIXED_WAIT, RUN=TOGETHER)
+    findings = site.diagnose()
+    assert problems(findings) == {"double_retries", "jitter"}, json.dumps(findings, indent=1)
 
 
 FIXED = """
