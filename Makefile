@@ -38,6 +38,9 @@ simulate: ## Run the fleet simulator and print its figures beside those of commo
 plot: ## Draw docs/images/retry-storm.svg from the simulator
 	cargo run --release --quiet --example simulate -- --plot docs/images/retry-storm.svg
 
+picture: install ## Draw docs/images/dashboard.svg from a run that Prometheus scrapes
+	$(BIN)/python docs/draw_dashboard.py
+
 check: lint layers test bench-smoke ## What continuous integration runs: format, lints, layers, stubs, tests, benches once
 
 # With optimisation, though nothing is run: what the tests and the extension have built is then used again. The
@@ -79,4 +82,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python simulate plot fmt clean
+.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python simulate plot picture fmt clean

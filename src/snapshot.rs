@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::breaker::{OpenReason, State};
 use crate::clock::{self, Instant};
+use crate::config::{SpendCap, SpendWindow};
 use crate::engine::Engine;
 use crate::metrics::{self, Gauge, Metric};
 use crate::money::Pico;
@@ -69,6 +70,17 @@ impl Engine {
         // There are none before the first call, and yet nothing is in flight.
         let mut gauges = vec![Gauge::InFlight(0), Gauge::AdmissionQueued(0)];
         gauges.extend(live.iter().flat_map(Live::gauges));
+        let caps = self.spend().map(|ledger| ledger.snapshot(Moment { now, wall: clock::wall() }));
+        let caps: Vec<(String, Standing)> = caps
+            .unwrap_or_default()
+            .into_iter()
+            .map(|standing| (cap_name(&standing.cap), standing))
+            .collect();
+        gauges.extend(caps.iter().map(|(cap, standing)| Gauge::Spend {
+            cap,
+            pico_usd: standing.spent.saturating_add(standing.reserved),
+            limit_pico_usd: standing.cap.limit,
+        }));
         self.metrics().snapshot(now, &gauges)
     }
 }
@@ -142,6 +154,16 @@ fn standings(ledger: &SpendLedger, now: Instant) -> Vec<Value> {
         })
     };
     ledger.snapshot(Moment { now, wall: clock::wall() }).into_iter().map(standing).collect()
+}
+
+/// `day`, `total` or `60s`; `day route=summarise` for a cap on calls with a tag.
+fn cap_name(cap: &SpendCap) -> String {
+    let window = match cap.window {
+        SpendWindow::Total => String::from("total"),
+        SpendWindow::Day => String::from("day"),
+        SpendWindow::Every(window) => format!("{}s", window.as_secs_f64()),
+    };
+    cap.tag.as_ref().map_or_else(|| window.clone(), |tag| format!("{window} {tag}"))
 }
 
 /// The live state of one scope that a scrape shows.

@@ -14,7 +14,7 @@ from importlib import resources
 import pytest
 from click.testing import CliRunner
 
-from tidegate import CallError, Client, Gate, Limits, RetryPolicy, tags
+from tidegate import CallError, Client, Gate, Limits, RetryPolicy, SpendCap, tags
 from tidegate._commands import tidegate
 from tidegate.testing import FaultServer
 
@@ -23,8 +23,6 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 # What nothing in a test of this kind can bring about; the names are looked at all the same.
 SILENT = {
     "tidegate_degraded_total",
-    "tidegate_spend_limit_usd",
-    "tidegate_spend_usd",
     "tidegate_time_to_first_chunk_seconds",
 }
 NAME = re.compile(
@@ -203,6 +201,7 @@ def test_every_query_is_answered(prometheus, wait_until):
         breaker=None,
         limits={"too-large": Limits(tpm=5)},
         prices={"m": {"input": 1, "output": 2}},
+        spend=SpendCap(1000, on_unpriced="allow"),
     )
     with FaultServer(rules=rules) as upstream, Exposition(gate, upstream) as exposition:
         ask, ready = prometheus(exposition.server.server_address[1])

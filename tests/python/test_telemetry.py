@@ -25,6 +25,7 @@ from tidegate import (
     JSONFormatter,
     RetryBudget,
     RetryPolicy,
+    SpendCap,
     _semconv,
     otel,
     tags,
@@ -222,6 +223,21 @@ def test_every_counted_family_has_a_name_in_opentelemetry(sinks):
     families = {family["name"]: family["kind"] for family in sinks.gate._engine.metrics()["families"]}
     assert {name for name, kind in families.items() if kind == "histogram"} == set(_semconv.RECORDED_METRICS)
     assert {name for name, kind in families.items() if kind != "histogram"} == set(_semconv.OWN_METRICS)
+
+
+def test_caps_are_told_with_their_limits(server):
+    caps = [SpendCap("2.50", window="day"), SpendCap("0.5", tag="route=r")]
+    gate = Gate(prices={"m": {"input": "0.15", "output": "0.60"}}, spend=caps)
+    client = Client(server.url, "key", gate=gate)
+    client.post("/chat/completions", json={"model": "m", "messages": []})
+    with tags(route="r"):
+        client.post("/chat/completions", json={"model": "m", "messages": []})
+    told = samples(parse_text(gate.metrics_text()))
+    assert told[series("tidegate_spend_limit_usd", cap="day")] == 2.5
+    assert told[series("tidegate_spend_limit_usd", cap="total route=r")] == 0.5
+    [day, of_route] = gate.snapshot()["spend"]
+    assert told[series("tidegate_spend_usd", cap="day")] == float(day["spent_usd"]) == 0.0000096
+    assert told[series("tidegate_spend_usd", cap="total route=r")] == float(of_route["spent_usd"]) == 0.0000048
 
 
 class Records(logging.Handler):
