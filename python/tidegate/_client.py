@@ -140,7 +140,7 @@ class AsyncClient(_BaseClient):
 
     def _start(
         self, method: str, path: str, json: object, content: bytes | None, given: CallOptions
-    ) -> Ticket:
+    ) -> Ticket[Response]:
         options = call_options(given)
         level = level_for_calls()
         context = None if level == NOTHING else contextvars.copy_context()
@@ -153,18 +153,11 @@ class AsyncClient(_BaseClient):
         return self._upstream.submit(method, path, options, json=json, log_level=level, context=context)
 
     def _start_stream(
-        self,
-        method: str,
-        path: str,
-        json: object,
-        content: bytes | None,
-        form: Form,
-        given: CallOptions,
+        self, method: str, path: str, body: dict[str, Any], form: Form, given: CallOptions
     ) -> Ticket[Response | _core.Stream]:
         options = call_options(given)
         level = level_for_calls()
         context = None if level == NOTHING else contextvars.copy_context()
-        body = _one_body(json, content, form)
         return self._upstream.submit(
             method, path, options, **body, log_level=level, context=context, stream=form
         )
@@ -247,10 +240,12 @@ class AsyncClient(_BaseClient):
 
         Args:
             path: Below the base URL.
-            json: The body, to be written as JSON. With events, ``"stream": true`` is added where it says nothing.
+            json: The body, to be written as JSON. With events, ``"stream": true`` is added where it says
+                nothing.
             content: The body as it is; instead of `json`.
             method: Default ``"POST"``.
-            form: ``"events"`` gives each `StreamEvent`; ``"bytes"`` gives the bytes of any answer as they come.
+            form: ``"events"`` gives each `StreamEvent`; ``"bytes"`` gives the bytes of any answer as they
+                come.
             options: As in `post`; ``timeout`` bounds the time to the first content and then each gap between
                 two events, ``total_timeout`` the whole.
 
@@ -259,7 +254,9 @@ class AsyncClient(_BaseClient):
             StreamInterruptedError: From the iteration: the stream broke off.
             ConfigError: An option is not known, or breaks a rule.
         """
-        start = functools.partial(self._start_stream, method, path, json, content, form, options)
+        start = functools.partial(
+            self._start_stream, method, path, _one_body(json, content, form), form, options
+        )
         return AsyncStream(start, maker(form))
 
     async def get(self, path: str, **options: Unpack[CallOptions]) -> Response:

@@ -170,9 +170,9 @@ class Upstream:
             content: The body as it is.
             log_level: The lowest level of events to be logged; 100 for none.
             context: In which they are logged.
-            stream: ``"events"`` or ``"bytes"`` hands the answer on while it comes, event by event or as it is:
-                the result is a `Stream` once its first content has come, or the `Response` where the answer
-                is one piece of JSON.
+            stream: ``"events"`` or ``"bytes"`` hands the answer on while it comes, event by event or as it
+                is: the result is a `Stream` once its first content has come, or the `Response` where the
+                answer is one piece of JSON.
         """
 
     @overload
@@ -406,6 +406,10 @@ class CallInfo:
     @property
     def first_byte_s(self) -> float | None:
         """Seconds from the last attempt's start to the first byte of its answer."""
+
+    @property
+    def first_chunk_s(self) -> float | None:
+        """Seconds from the start of the call to the first content of a stream."""
 
     @property
     def degraded(self) -> bool:

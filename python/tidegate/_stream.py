@@ -148,8 +148,8 @@ class _Stream(Generic[T]):
 class AsyncStream(_Stream[T]):
     """An answer that is read while it comes, from asyncio.
 
-    Enter it with ``async with``, which closes it in the end, or await it. Iterating gives what comes, in order,
-    and raises `StreamInterruptedError` if it breaks off. One task reads it at a time.
+    Enter it with ``async with``, which closes it in the end, or await it. Iterating gives what comes, in
+    order, and raises `StreamInterruptedError` if it breaks off. One task reads it at a time.
     """
 
     __slots__ = ("_start",)

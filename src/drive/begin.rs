@@ -124,16 +124,18 @@ async fn first_content(began: &mut Began, order: &Order, under: Under) -> Result
             any_event = true;
         }
         let seen = reader.observer();
-        let (over, has_content) = (seen.is_over(), seen.has_content());
-        if let Some(data) = seen.error().cloned() {
-            let verdict = classify::error(began.status, &began.headers, &data, clock::wall());
-            return Ok(Some(failed(began, verdict, data)));
-        }
+        let (over, has_content, error) = (seen.is_over(), seen.has_content(), seen.error().cloned());
+        // Content that came together with what ends it was content all the same: how the network cuts a stream
+        // must not decide what becomes of it.
         if has_content || items.iter().map(Item::len).sum::<usize>() > LONGEST_PRELUDE {
             if ended {
                 began.body = None;
             }
             return Ok(None);
+        }
+        if let Some(data) = error {
+            let verdict = classify::error(began.status, &began.headers, &data, clock::wall());
+            return Ok(Some(failed(began, verdict, data)));
         }
         if over {
             let verdict = Verdict { retry: Retry::Once, ..empty(began.status, "the stream has no content") };

@@ -165,6 +165,11 @@ impl PyCallInfo {
     }
 
     #[getter]
+    fn first_chunk_s(&self) -> Option<f64> {
+        self.0.first_chunk.map(|first_chunk| first_chunk.as_secs_f64())
+    }
+
+    #[getter]
     fn degraded(&self) -> bool {
         self.0.notice.is_some()
     }

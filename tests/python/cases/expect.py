@@ -232,6 +232,32 @@ def _(played, wanted):
         assert call.response.usage.source == "reported"
 
 
+@rule("delivered_text")
+def _(played, wanted):
+    for call in played.calls:
+        assert call.came.text == wanted
+        assert call.error.partial_text == wanted
+
+
+@rule("delivered_args")
+def _(played, wanted):
+    for call in played.calls:
+        assert call.came.arguments == wanted
+
+
+@rule("tool_executed")
+def _(played, wanted):
+    # Whoever runs tools runs them once the stream has ended well.
+    assert all((call.error is None) is wanted for call in played.calls)
+
+
+@rule("event_times_s")
+def _(played, wanted):
+    for call in played.calls:
+        for seen, bounds in zip(call.came.times, wanted, strict=True):
+            within(seen - call.came.began, bounds, "the time of an event")
+
+
 @rule("usage_known")
 def _(played, wanted):
     for call in played.calls:

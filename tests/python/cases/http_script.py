@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 
-from cases import adapter, pending, serving
+from cases import adapter, serving
 from cases.case import Check
 from cases.expect import hold
 from cases.play import Planned, play
@@ -38,7 +39,7 @@ def checks(case):
     for script in scripts:
         for entry in script.get("entry_points", _ENTRY_POINTS):
             run = functools.partial(hold_script, script, expect.get(script["name"]), entry)
-            yield Check(f"{script['name']}-{entry}", run, pending.streams(script, entry))
+            yield Check(f"{script['name']}-{entry}", run)
     if strays or unknown or for_all != _OF_ALL:
 
         def refuse():
@@ -65,8 +66,11 @@ def run(script, entry, **gate_settings):
             assert script["server"] == "closed_port", f"unknown server {script['server']!r}"
             url = stack.enter_context(serving.closed_port())
         gate = adapter.gate(script.get("client"), **gate_settings)
-        client = adapter.client(url, gate, entry)
-        played = play(server, client, _calls(script), entry)
+        mode = entry.removesuffix("_stream")
+        client = adapter.client(url, gate, mode)
+        streams = entry.endswith("_stream") or script.get("client", {}).get("stream", False)
+        calls = [dataclasses.replace(call, stream=streams) for call in _calls(script)]
+        played = play(server, client, calls, mode)
         played.elsewhere = elsewhere.ledger
         played.script = script
         return played

@@ -13,6 +13,7 @@ from cases import (
     scenarios,
     secret_scan,
     settings,
+    sse,
     tables,
     tokens,
     usage_cost,
@@ -35,6 +36,8 @@ _RUNNERS = {
     "secret_scan": secret_scan.checks,
     "settings_table": settings.settings_table,
     "socket_options": settings.socket_options,
+    "sse": sse.checks,
+    "sse_generated": sse.generated,
     "token_table": tokens.token_table,
     "usage_cost": usage_cost.checks,
 }

@@ -42,8 +42,14 @@ _ANSWERS = {
     "UnprocessableEntityError": {"status": 422},
     "APITimeoutError": {"delay_s": 30},
     "DeadlineExceededError": {"delay_s": 30},
+    "StreamDeadlineExceededError": {"fault": "stall"},
+    "StreamInterruptedError": {"fault": "cut"},
 }
-_OPTIONS = {"APITimeoutError": {"timeout": 0.1}, "DeadlineExceededError": {"total_timeout": 0.1}}
+_OPTIONS = {
+    "APITimeoutError": {"timeout": 0.1},
+    "DeadlineExceededError": {"total_timeout": 0.1},
+    "StreamDeadlineExceededError": {"total_timeout": 0.2},
+}
 # Parents that are not raised themselves, and what no gate can raise yet.
 _MADE = {
     "CallError": lambda: tidegate.CallError("m", kind="k", status=418, code="c", retry_after=1.0),
@@ -80,6 +86,8 @@ def provoke(name):
                     client.post("/chat/completions", json=request)
                 except tidegate.InternalServerError:
                     continue
+        if name.startswith("Stream"):
+            list(client.stream("/chat/completions", json=request))
         client.post("/chat/completions", json=request)
 
 

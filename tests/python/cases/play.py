@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cases import adapter
+from cases import adapter, streamed
 from tidegate import CallError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class Planned:
     at: float = 0.0
     body: Any = field(default_factory=lambda: dict(adapter.REQUEST))
     options: dict[str, Any] = field(default_factory=dict)
+    stream: bool = False
+    leave_after: int | None = None
 
     def arguments(self):
         headers = {"x-test-call": self.name} if self.name else {}
@@ -37,8 +39,10 @@ class Ended:
     name: str
     started: float
     ended: float = 0.0
-    response: Response | None = None
+    response: Response | streamed.Streamed | None = None
     error: CallError | None = None
+    # What came of a stream, also where it failed.
+    came: streamed.Streamed = field(default_factory=streamed.Streamed)
 
     @property
     def elapsed(self):
@@ -95,7 +99,11 @@ def _in_threads(client, planned, origin):
             time.sleep(call.at)
             result.started = time.monotonic() - origin
             try:
-                result.response = client.post("/chat/completions", **call.arguments())
+                if call.stream:
+                    streamed.read(client, call.arguments(), result.came, call.leave_after)
+                    result.response = result.came
+                else:
+                    result.response = client.post("/chat/completions", **call.arguments())
             except CallError as error:
                 result.error = error
             result.ended = time.monotonic() - origin
@@ -121,7 +129,11 @@ def _in_tasks(client, planned, origin):
         await asyncio.sleep(call.at)
         result = Ended(call.name, time.monotonic() - origin)
         try:
-            result.response = await client.post("/chat/completions", **call.arguments())
+            if call.stream:
+                await streamed.aread(client, call.arguments(), result.came, call.leave_after)
+                result.response = result.came
+            else:
+                result.response = await client.post("/chat/completions", **call.arguments())
         except CallError as error:
             result.error = error
         return dataclasses.replace(result, ended=time.monotonic() - origin)
