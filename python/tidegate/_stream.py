@@ -201,11 +201,15 @@ class AsyncStream(_Stream[T]):
         batch = answer.ready()
         if batch is None:
             ticket = answer.read()
+            future = ticket.future
             try:
-                batch = await ticket.future
+                batch = await future
             except BaseException:
                 ticket.cancel()
-                del ticket
+                # Cancelled between its arrival and this line, it is for who reads next.
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    self._batch = iter(future.result())
+                del ticket, future
                 raise
         self._batch = iter(batch)
 

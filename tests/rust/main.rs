@@ -31,6 +31,7 @@ mod call;
 mod call_abandoned;
 mod call_gates;
 mod call_limits;
+mod call_streamed;
 mod doctor;
 mod metrics;
 mod mock_answers;

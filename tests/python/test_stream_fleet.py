@@ -1,0 +1,200 @@
+"""Many streams at once, with every kind of end, and their bills beside the server's."""
+
+import asyncio
+import collections
+import gc
+import random
+import resource
+import sys
+from decimal import Decimal
+
+import pytest
+
+from tidegate import (
+    AsyncClient,
+    CallError,
+    Client,
+    Gate,
+    Limits,
+    Prices,
+    RetryPolicy,
+    StreamInterruptedError,
+    Timeouts,
+)
+from tidegate.testing import FaultServer
+
+PATH = "/chat/completions"
+PRICES = {"m": {"input": "2.50", "cached_input": "1.25", "output": "10.00"}}
+CHUNKS = 200
+
+
+def ask(number, words=60):
+    text = " ".join(f"word{number % 7}" for _ in range(words))
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
+def in_use(made):
+    return sum(scope["in_flight"] for scope in made.snapshot()["scopes"])
+
+
+def rules(kinds):
+    """Return rules for streams by the kind that a header names."""
+    usage = {"completion_tokens": CHUNKS}
+    answers = {
+        "whole": {"usage": usage},
+        "left": {"usage": usage, "chunk_delay_s": 0.002},
+        "cut": {"usage": usage, "fault": "cut"},
+        "stalled": {"usage": usage, "fault": "stall"},
+    }
+    assert kinds <= answers.keys()
+    return [
+        {"match": {"header": {"x-kind": kind}}, "respond": answers[kind]} for kind in sorted(kinds)
+    ]
+
+
+async def one(client, number, kind, ends):
+    chunks = 0
+    try:
+        async with client.stream(PATH, json=ask(number), headers={"x-kind": kind}) as events:
+            async for event in events:
+                chunks += bool(event.json()["choices"][0]["delta"].get("content"))
+                if kind == "left" and chunks == 20:  # noqa: PLR2004 a tenth of it
+                    break
+        ends[kind, "left" if kind == "left" else "complete"] += 1
+        assert kind == "left" or chunks == CHUNKS
+        return events.info
+    except StreamInterruptedError as error:
+        ends[kind, error.kind] += 1
+        assert 0 < chunks < CHUNKS
+        assert len(error.partial_text.split()) == chunks
+        return error.info
+
+
+def test_five_hundred_streams_end_as_they_should(wait_until):
+    kinds = ["cut"] * 100 + ["left"] * 50 + ["stalled"] * 25
+    kinds += ["whole"] * (500 - len(kinds))
+    random.Random(4).shuffle(kinds)  # noqa: S311 reproducible
+    lags = []
+
+    async def ticker():
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + 0.01
+            await asyncio.sleep(0.01)
+            lags.append(loop.time() - due)
+
+    async def run(client):
+        ends = collections.Counter()
+        watch = asyncio.create_task(ticker())
+        infos = await asyncio.gather(*(one(client, number, kind, ends) for number, kind in enumerate(kinds)))
+        watch.cancel()
+        return ends, sum(info.attempts for info in infos)
+
+    def memory():
+        gc.collect()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    with FaultServer(rules=rules(set(kinds)), usage={"estimate": True}, prices=PRICES) as server:
+        made = Gate(
+            prices=Prices(PRICES), breaker=None, timeouts=Timeouts(idle=5.0), limits=Limits(concurrency=None)
+        )
+        client = AsyncClient(server.url, "k", gate=made)
+        _, sent = asyncio.run(run(client))
+        before = memory()
+        for _ in range(2):
+            ends, more = asyncio.run(run(client))
+            sent += more
+            assert ends == {
+                ("whole", "complete"): 325,
+                ("cut", "stream_interrupted"): 100,
+                ("left", "left"): 50,
+                ("stalled", "timeout"): 25,
+            }
+            assert in_use(made) == 0
+        assert memory() - before < 32, "memory comes back"
+        wait_until(lambda: server.ledger["requests"]["in_flight"] == 0)
+        assert server.ledger["requests"]["total"] == sent
+    lags.sort()
+    print(f"loop lag p99 {lags[len(lags) * 99 // 100] * 1000:.1f} ms", file=sys.stderr)
+
+
+def _pairs(server, infos):
+    """Return our usage beside the server's, request by request."""
+    entries = server.ledger["entries"]
+    by_number = {entry["headers"].get("x-number"): entry for entry in entries if entry["status"] == 200}
+    return [(info, by_number[number]) for number, info in infos]
+
+
+@pytest.mark.parametrize("length", [40, 300])
+def test_estimates_of_cut_streams_are_near_the_servers_count(length):
+    usage = {"estimate": True, "completion_tokens": length}
+    with FaultServer(usage=usage, prices=PRICES, ledger={"record_headers": ["x-number"]}) as server:
+        made = Gate(prices=Prices(PRICES), breaker=None)
+        client = Client(server.url, "k", gate=made)
+        for number in range(30):
+            list(client.stream(PATH, json=ask(number)))
+        server.script([{"fault": "cut"}], repeat_last=True)
+        found = []
+        for number in range(30):
+            with pytest.raises(StreamInterruptedError) as caught:
+                list(client.stream(PATH, json=ask(number), headers={"x-number": f"{number}"}))
+            found.append((f"{number}", caught.value.info))
+        pairs = _pairs(server, found)
+    for info, entry in pairs:
+        assert info.usage.source == "estimated"
+        ours = info.usage.prompt_tokens + info.usage.completion_tokens
+        theirs = entry["usage"]["prompt_tokens"] + entry["usage"]["completion_tokens"]
+        assert abs(ours - theirs) <= max(0.03 * theirs, 1), (info.usage, entry["usage"])
+
+
+def test_bills_of_mixed_streams_agree_with_the_server():
+    """What was reported is equal to the last pico-dollar; what was not is marked, and near."""
+    generator = random.Random(9)  # noqa: S311 reproducible
+    answers = [
+        {},
+        {"usage": {"cached_tokens": 5, "completion_tokens": 30}},
+        {"usage": {"reasoning_tokens": 12, "completion_tokens": 40}},
+        {"status": 429, "retry_after_s": 0.01},
+        {"status": 400},
+        {"fault": "cut"},
+        {"status": 503},
+    ]
+    script = [dict(generator.choice(answers)) for _ in range(300)]
+    with FaultServer(
+        script, prices=PRICES, ledger={"record_headers": ["x-number"]}, usage={"completion_tokens": 20}
+    ) as server:
+        retry = RetryPolicy(base=0.001, cap=0.002, throttle_base=0.001)
+        made = Gate(prices=Prices(PRICES), breaker=None, retry_budget=None, retry=retry)
+        client = Client(server.url, "k", gate=made)
+        reported, estimated = Decimal(0), []
+        done = 0
+        while server.ledger["requests"]["total"] < len(script):
+            number, whole = f"{done}", done % 3 == 0
+            done += 1
+            headers = {"x-number": number}
+            try:
+                if whole:
+                    info = client.post(PATH, json=ask(done), headers=headers).info
+                else:
+                    with client.stream(PATH, json=ask(done), headers=headers) as events:
+                        list(events)
+                    info = events.info
+            except StreamInterruptedError as error:
+                info = error.info
+            except CallError as error:
+                assert error.info.usage is None
+                continue
+            if info.usage.source == "reported":
+                reported += info.cost_usd
+            else:
+                estimated.append(number)
+        bill = Decimal(server.ledger["bill"]["usd"])
+        cut = sum(
+            Decimal("2.5") * entry["usage"]["prompt_tokens"] / 1_000_000
+            + Decimal(10) * entry["usage"]["completion_tokens"] / 1_000_000
+            for entry in server.ledger["entries"]
+            if entry["finish"] != "complete"
+        )
+    assert estimated
+    assert reported == bill - cut
+    assert 'estimated="true"' in made.metrics_text()
