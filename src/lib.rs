@@ -14,6 +14,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod classify;
 pub mod event;
+pub mod idempotency;
 mod json;
 pub mod last_good;
 pub mod log_file;

@@ -33,6 +33,7 @@ mod call_gates;
 mod call_limits;
 mod call_streamed;
 mod doctor;
+mod idempotency;
 mod metrics;
 mod mock_answers;
 mod mock_client;

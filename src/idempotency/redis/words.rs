@@ -1,0 +1,139 @@
+//! Operations, answers and records as Redis carries them.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::{FromRedisValue, Value};
+
+use crate::idempotency::fingerprint::Fingerprint;
+use crate::idempotency::protocol::{Answer, Failure, Operation, Resolution};
+use crate::idempotency::record::{Claim, Effect, NEVER, Outcome, Owner, Record, State};
+
+type Argument<'a> = Cow<'a, [u8]>;
+
+fn text(text: impl Into<String>) -> Argument<'static> {
+    Cow::Owned(text.into().into_bytes())
+}
+
+fn millis(duration: Duration) -> Argument<'static> {
+    text(duration.as_millis().to_string())
+}
+
+fn flag(flag: bool) -> Argument<'static> {
+    text(if flag { "1" } else { "0" })
+}
+
+/// The script's arguments after the time.
+pub(super) fn arguments(operation: &Operation) -> Vec<Argument<'_>> {
+    let claimed = |name: &str, claim: &Claim| {
+        vec![text(name), text(claim.owner.to_string()), text(claim.fence.to_string())]
+    };
+    let ended =
+        |outcome: &'_ Outcome| [flag(outcome.ok), text(&*outcome.codec), Cow::Owned(outcome.bytes.to_vec())];
+    match operation {
+        Operation::Begin(begin) => vec![
+            text("begin"),
+            text(begin.owner.to_string()),
+            Cow::Owned(begin.fingerprint.0.to_vec()),
+            text(begin.effect.as_str()),
+            text(&*begin.tool),
+            millis(begin.lease),
+            millis(begin.retention),
+            flag(begin.start),
+        ],
+        Operation::Start { claim, lease } => {
+            let mut all = claimed("start", claim);
+            all.push(millis(*lease));
+            all
+        }
+        Operation::Heartbeat { claim, lease, note } => {
+            let mut all = claimed("heartbeat", claim);
+            all.extend([millis(*lease), text(note.as_deref().unwrap_or_default())]);
+            all
+        }
+        Operation::Complete { claim, outcome } => {
+            let mut all = claimed("complete", claim);
+            all.extend(ended(outcome));
+            all
+        }
+        Operation::Fail { claim, failure } => {
+            let mut all = claimed("fail", claim);
+            all.push(text(match failure {
+                Failure::NoEffect => "no_effect",
+                Failure::Unknown => "unknown",
+            }));
+            all
+        }
+        Operation::Resolve { fence, resolution } => {
+            let mut all =
+                vec![text("resolve"), text(fence.map(|fence| fence.to_string()).unwrap_or_default())];
+            match resolution {
+                Resolution::NotDone => all.push(text("not_done")),
+                Resolution::Done(outcome) => {
+                    all.push(text("done"));
+                    all.extend(ended(outcome));
+                }
+            }
+            all
+        }
+    }
+}
+
+pub(super) fn parse_answer(answer: Value) -> Option<Answer> {
+    let Value::Array(values) = answer else { return None };
+    let mut values = values.into_iter();
+    let mut next = || values.next().and_then(|value| Vec::<u8>::from_redis_value(value).ok());
+    let number = |bytes: Option<Vec<u8>>| parse::<u64>(&bytes?);
+    Some(match next()?.as_slice() {
+        b"acquired" => Answer::Acquired {
+            fence: number(next())?,
+            attempts: u32::try_from(number(next())?).unwrap_or(u32::MAX),
+        },
+        b"replay" => {
+            let (ok, codec, bytes) = (next()?, next()?, next()?);
+            Answer::Replay(outcome(&ok, &codec, &bytes)?)
+        }
+        b"in_progress" => Answer::InProgress { lease_left: Duration::from_millis(number(next())?) },
+        b"mismatch" => Answer::Mismatch,
+        b"in_doubt" => Answer::InDoubt { fence: number(next())?, started: number(next())? },
+        b"held" => Answer::Held,
+        b"stale" => Answer::Stale,
+        _ => return None,
+    })
+}
+
+fn outcome(ok: &[u8], codec: &[u8], bytes: &[u8]) -> Option<Outcome> {
+    Some(Outcome { ok: ok == b"1", codec: str::from_utf8(codec).ok()?.into(), bytes: bytes.into() })
+}
+
+fn parse<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
+    str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+pub(super) fn parse_record(fields: &HashMap<String, Vec<u8>>) -> Option<Record> {
+    let field = |name: &str| fields.get(name).map(Vec::as_slice);
+    let text = |name: &str| str::from_utf8(field(name)?).ok();
+    let number = |name: &str| text(name)?.parse::<u64>().ok();
+    let outcome = match (field("ok"), field("codec"), field("result")) {
+        (Some(ok), Some(codec), Some(bytes)) => Some(outcome(ok, codec, bytes)?),
+        _ => None,
+    };
+    Some(Record {
+        fingerprint: Fingerprint(field("fingerprint")?.try_into().ok()?),
+        state: State::parse(text("state")?)?,
+        effect: Effect::parse(text("effect")?)?,
+        tool: text("tool")?.into(),
+        owner: Owner::parse(text("owner")?)?,
+        fence: number("fence")?,
+        attempts: u32::try_from(number("attempts")?).ok()?,
+        lease_until: number("lease_until")?,
+        retention: number("retention")?,
+        created: number("created")?,
+        updated: number("updated")?,
+        started: number("started"),
+        expires: number("expires").unwrap_or(NEVER),
+        outcome,
+        note: text("note").filter(|note| !note.is_empty()).map(Into::into),
+    })
+}
