@@ -40,7 +40,10 @@ from tidegate._errors import (
     TidegateError,
     UnprocessableEntityError,
 )
+from tidegate._execution import Execution, current_execution
 from tidegate._gate import Gate, configure, default_gate
+from tidegate._journal import Journal
+from tidegate._keys import IdempotencyKeyWarning, idem_key
 from tidegate._log import JSONFormatter
 from tidegate._policies import (
     BreakerPolicy,
@@ -55,6 +58,18 @@ from tidegate._policies import (
 from tidegate._prices import Prices
 from tidegate._stream import AsyncStream, Stream, StreamEvent
 from tidegate._usage import UsageReport, UsageRow
+from tidegate._skipped import Skipped
+from tidegate._tool_errors import (
+    IdempotencyConflictError,
+    IdempotencyMismatchError,
+    NoEffectError,
+    OutcomeUnknownError,
+    ResultNotStoredError,
+    StoreUnavailableError,
+    ToolError,
+    ToolFailedError,
+)
+from tidegate._tool_policy import Done, NotDone, ToolPolicy, Unknown
 
 __version__ = _core.VERSION
 
@@ -76,15 +91,24 @@ __all__ = [
     "ConflictError",
     "DeadlineExceededError",
     "Degrade",
+    "Done",
     "EmptyResponseError",
     "EncodeError",
+    "Execution",
     "Fallback",
     "Gate",
+    "IdempotencyConflictError",
+    "IdempotencyKeyWarning",
+    "IdempotencyMismatchError",
     "InternalServerError",
     "JSONFormatter",
+    "Journal",
     "Limits",
     "MalformedResponseError",
+    "NoEffectError",
+    "NotDone",
     "NotFoundError",
+    "OutcomeUnknownError",
     "OverloadedError",
     "PermissionDeniedError",
     "Prices",
@@ -92,25 +116,34 @@ __all__ = [
     "RateLimitError",
     "RequestTooLargeError",
     "Response",
+    "ResultNotStoredError",
     "Retry",
     "RetryBudget",
     "RetryPolicy",
+    "Skipped",
     "SpendCap",
     "SpendCapExceededError",
+    "StoreUnavailableError",
     "Stream",
     "StreamDeadlineExceededError",
     "StreamEvent",
     "StreamInterruptedError",
     "TidegateError",
     "Timeouts",
+    "ToolError",
+    "ToolFailedError",
+    "ToolPolicy",
+    "Unknown",
     "UnprocessableEntityError",
     "Usage",
     "UsageReport",
     "UsageRow",
     "__version__",
     "configure",
+    "current_execution",
     "current_tags",
     "default_gate",
+    "idem_key",
     "info",
     "tags",
 ]

@@ -1,7 +1,7 @@
 """The core, written in Rust. Use what `tidegate` exports: this module's names may change."""
 
 from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from decimal import Decimal
 from os import PathLike
@@ -22,10 +22,10 @@ from tidegate._policies import (
 )
 
 __all__ = [
-    "VERSION",
     "CallInfo",
     "Diagnosis",
     "Engine",
+    "Hold",
     "LoopQueue",
     "MockServer",
     "Response",
@@ -33,6 +33,7 @@ __all__ = [
     "Ticket",
     "Upstream",
     "Usage",
+    "VERSION",
     "_after_fork_in_child",
     "_at_exit",
     "_probe",
@@ -474,3 +475,151 @@ class MockServer:
 
     def stop(self) -> None:
         """Close every connection and stop."""
+
+@final
+class Operation:
+    """One change of a record, ready to be sent. Times are in seconds; an owner is 16 random bytes."""
+
+    @property
+    def owner(self) -> bytes | None:
+        """Of a claim: whose it is."""
+
+    @staticmethod
+    def begin(
+        owner: bytes, fingerprint: bytes, effect: str, tool: str, lease: float, retention: float, start: bool
+    ) -> Operation:
+        """Claim the record, and with `start` let the effect begin.
+
+        Answered by ``("acquired", fence, attempts)``, ``("replay", ok, codec, result)``,
+        ``("in_progress", lease_left)``, ``("mismatch",)`` or ``("in_doubt", fence, started)``.
+        """
+
+    @staticmethod
+    def start(owner: bytes, fence: int, lease: float) -> Operation:
+        """Let the effect begin; answered, like all that follow, by ``("held",)`` or ``("stale",)``."""
+
+    @staticmethod
+    def heartbeat(owner: bytes, fence: int, lease: float, note: str | None) -> Operation:
+        """Renew the lease."""
+
+    @staticmethod
+    def complete(owner: bytes, fence: int, ok: bool, codec: str, result: bytes) -> Operation:
+        """Keep a result, or an error for good."""
+
+    @staticmethod
+    def fail(owner: bytes, fence: int, unknown: bool) -> Operation:
+        """Give the record up: free if nothing was done, else as its effect class says."""
+
+    @staticmethod
+    def resolve(fence: int | None, ok: bool, codec: str | None, result: bytes) -> Operation:
+        """Decide on a record without an owner; without a codec: it was not done."""
+
+@final
+class Store:
+    """The records of one store. Everything that waits raises `StoreUnavailableError` if it waits in vain."""
+
+    def __new__(cls, engine: Engine, url: str) -> Store:
+        """Name a store; it is connected on first use."""
+
+    @property
+    def kind(self) -> Literal["memory", "sqlite", "redis"]:
+        """Which kind of store it is."""
+
+    def answer(self, key: str, operation: Operation) -> tuple[Any, ...] | None:
+        """Answer at once, if this store can."""
+
+    def submit(self, key: str, operation: Operation, patience: float) -> Ticket:
+        """Ask on the running loop; `patience` is how long a store may be out of reach, in seconds."""
+
+    def call(self, key: str, operation: Operation, patience: float) -> tuple[Any, ...]:
+        """Ask and wait without the interpreter."""
+
+    def post(self, key: str, operation: Operation, patience: float) -> None:
+        """Send what nobody waits for."""
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return a record."""
+
+    def list(self, prefix: str, states: Sequence[str], limit: int) -> list[tuple[str, dict[str, Any]]]:
+        """Return records, oldest first."""
+
+    def purge(self) -> int:
+        """Drop what has expired; return how many."""
+
+    def hold(
+        self, key: str, owner: bytes, fence: int, lease: float, watched: bool
+    ) -> Hold:
+        """Renew a lease until the hold is stopped; `watched` gives it a ticket on the running loop."""
+
+    def transaction(self) -> Transaction | None:
+        """Open a transaction on the file of a store that is one."""
+
+    def tell(
+        self,
+        *,
+        tool: str,
+        key: str | None,
+        effect: str,
+        fingerprint: bytes | None,
+        status: str | None,
+        decision: str | None,
+        outcome: str | None,
+        reason: str | None,
+        attempts: int | None,
+        log_level: int,
+    ) -> None:
+        """Count and log a decision."""
+
+@final
+class Transaction:
+    """What a transactional tool writes through; see `Execution.connection`. It ends with the tool."""
+
+    def execute(self, sql: str, parameters: Iterable[object] | None = None, /) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows.
+
+        Args:
+            sql: With ``?`` for each parameter.
+            parameters: `None`, numbers, strings or bytes.
+
+        Raises:
+            ValueError: SQLite refuses it.
+            TypeError: A parameter is no value of SQLite.
+            RuntimeError: The tool has ended.
+        """
+
+    @property
+    def changes(self) -> int:
+        """Rows that the last statement changed."""
+
+    def _complete(self, key: str, owner: bytes, fence: int, codec: str, result: bytes) -> bool: ...
+    def _close(self) -> None: ...
+
+@final
+class Hold:
+    """A lease that is being renewed."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is another's by now."""
+
+    @property
+    def ticket(self) -> Ticket | None:
+        """Its future ends when the lease does."""
+
+    def stop(self) -> None:
+        """Renew it no more."""
+
+def idem_key(tenant: str, workflow: str, biz_id: str, step: str) -> str:
+    """Return ``idem:{tenant}:{workflow}:{biz_id}:{step}``, escaped."""
+
+def escape_key(part: str) -> str:
+    """Return a part of a key, such that it holds no border between parts."""
+
+def check_key(key: str) -> None:
+    """Raise `ConfigError` for a key that no store can hold."""
+
+def looks_random(part: str) -> str | None:
+    """Return why a part of a key looks as if it were different on every retry."""
+
+def fingerprint(tool: str, version: str, arguments: object) -> bytes:
+    """Return the SHA-256 of tool, version and arguments; raise `EncodeError` with the path of what is no JSON."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tidegate import _core
 from tidegate._errors import ConfigError
 from tidegate._fields import known_keywords
+from tidegate._journal import Journal
 from tidegate._policies import (
     BreakerPolicy,
     Degrade,
@@ -21,6 +22,8 @@ from tidegate._policies import (
     Timeouts,
 )
 from tidegate._prices import Prices
+from tidegate._tool import Tools, make_tool, run_once
+from tidegate._tool_policy import ToolPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +48,7 @@ class Gate:
     >>> client = AsyncClient(gate=gate)
     """
 
-    __slots__ = ("__weakref__", "_engine", "_settings", "_timeouts")
+    __slots__ = ("__weakref__", "_engine", "_settings", "_timeouts", "_tools")
 
     @known_keywords("")
     def __init__(
@@ -60,6 +63,7 @@ class Gate:
         fallbacks: Sequence[Fallback] | Mapping[str, Sequence[Fallback]] = (),
         degrade: Degrade | None = None,
         prices: Prices | Mapping[str, PriceTable | Sequence[PriceTable]] | None = None,
+        store: str = "memory:",
         log_file: str | os.PathLike[str] | None = None,
         log_max_bytes: int | None = None,
         log_backups: int = 5,
@@ -79,6 +83,9 @@ class Gate:
                 pattern of the model's name.
             degrade: Whether the last good answer to the same request is given when there is no other.
             prices: US dollars per million tokens. `None`: costs are unknown.
+            store: Where it is remembered what tools have done: ``"memory:"``, ``"sqlite:///file.db"`` (four
+                slashes before an absolute path), ``"redis://host:6379/0"``, ``"redis+sentinel://host:26379/name"``
+                or ``"redis+cluster://host:6379"``; ``rediss`` for TLS. It is connected on first use.
             log_file: File to which each event is appended as a line of JSON. Several processes can share it.
             log_max_bytes: A line that would make the file longer goes to a new one, and the full file is
                 renamed to ``….1``, that one to ``….2`` and so on. At least 4,096; `None`: it grows. Where
@@ -100,6 +107,7 @@ class Gate:
             "fallbacks": fallbacks,
             "degrade": _instance("degrade", degrade, Degrade, optional=True),
             "prices": Prices(prices) if isinstance(prices, Mapping) else prices,
+            "store": _shown_url(store),
             "log_file": _path("log_file", log_file),
             "log_max_bytes": _whole("log_max_bytes", log_max_bytes, optional=True),
             "log_backups": _whole("log_backups", log_backups, optional=False),
@@ -122,10 +130,96 @@ class Gate:
             seed=seed,
         )
 
+        self._tools = Tools(self._engine, store)
+
     @property
     def timeouts(self) -> Timeouts:
         """The bounds that hold where a client names none."""
         return self._timeouts
+
+    def once(
+        self,
+        key: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        policy: ToolPolicy = ToolPolicy(),  # noqa: B008 frozen
+        **keywords: Any,
+    ) -> Any:
+        """Run a function once under a key: a repetition gets the result of the first run.
+
+        >>> receipt = await gate.once(idem_key(tenant=t, workflow="refund", biz_id=order, step="pay"), pay, order)
+
+        Args:
+            key: What identifies the act, the same on every retry; see `idem_key`.
+            function: Async or not.
+            args: Its arguments. The same key with others is refused; they must have a form in JSON.
+            policy: How it is kept from running twice. Default: `ToolPolicy`'s.
+            keywords: Its arguments too.
+
+        Returns:
+            What the function returns; awaitable if it is async.
+
+        Raises:
+            IdempotencyMismatchError: The key was used with other arguments.
+            IdempotencyConflictError: An equal call is in progress and did not end within ``policy.wait``.
+            OutcomeUnknownError: An earlier run may have taken effect, and nobody knows.
+            StoreUnavailableError: The store cannot be reached; nothing was done.
+            ResultNotStoredError: It ran once; its result could not be kept.
+            ToolFailedError: An earlier run failed for good.
+            EncodeError: An argument has no form in JSON.
+            ConfigError: The key or the policy breaks a rule.
+        """
+        if not isinstance(policy, ToolPolicy):
+            raise ConfigError("once.policy", repr(policy), "must be a ToolPolicy")
+        return run_once(self._tools, key, function, args, keywords, policy)
+
+    def tool(self, function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+        """Make a function a tool that runs once per key; used as a decorator, also of methods.
+
+        >>> @gate.tool(key="refund:{order_id}", effect="idempotent")
+        ... async def refund(order_id: str, amount: int) -> str: ...
+
+        Args:
+            function: Async or not; the tool is like it, and has the same signature.
+            settings: ``name`` (default: the function's). ``key``: a template with arguments in braces, or a
+                function of the arguments that returns the key; without one the tool is keyed by its place in
+                the `journal` that it is called in. ``critical=False`` lets it be left out in trouble: it returns
+                a `Skipped`. ``fallback``: a value, or a function of the arguments, that is returned instead.
+                All others: see `ToolPolicy`.
+
+        Raises:
+            ConfigError: A setting breaks a rule. A call raises what `once` raises.
+        """
+        if function is None:
+            return lambda decorated: make_tool(self._tools, decorated, dict(settings))
+        return make_tool(self._tools, function, dict(settings))
+
+    def journal(
+        self,
+        run_id: str,
+        *,
+        tenant: str = "default",
+        workflow: str = "agent",
+        deadline: float | None = None,
+        retention: float = 86_400.0,
+    ) -> Journal:
+        """Open the journal of an agent's run, so that the run can be repeated; use it in a ``with`` statement.
+
+        Args:
+            run_id: Names the run; the same when it is repeated.
+            tenant: Whose run it is. Part of every key.
+            workflow: What kind of run. Part of every key.
+            deadline: Seconds from the start of the block after which nobody waits for the run any more: tools
+                that are not critical are left out when it is near.
+            retention: Seconds for which the model's answers are kept. Default a day.
+
+        Raises:
+            ConfigError: A setting breaks a rule.
+        """
+        return Journal(
+            self._tools, run_id, tenant=tenant, workflow=workflow, deadline=deadline, retention=retention
+        )
 
     def snapshot(self) -> dict[str, Any]:
         """Return what was counted so far, and the state of every queue, breaker and budget."""
@@ -202,6 +296,13 @@ def _fallbacks(fallbacks: object) -> list[tuple[str, Fallback]]:
             )
         pairs += [(pattern, each) for each in those]
     return pairs
+
+
+def _shown_url(url: object) -> str:
+    if not isinstance(url, str):
+        raise ConfigError("store", repr(url), "must be a URL such as memory: or sqlite:///file.db")
+    scheme, separator, rest = url.partition("//")
+    return f"{scheme}{separator}***@{rest.rpartition('@')[2]}" if "@" in rest else url
 
 
 def _path(field: str, value: object) -> str | None:

@@ -79,6 +79,10 @@ def _message(record: dict[str, Any]) -> str:
             f"a layer around this gate retries too: {where} is asked the same again after "
             f"{record.get('attempts', '?')} failed attempt(s); set that layer's retries to 0"
         )
+    elif event == "tool":
+        reason = f" ({record['reason']})" if "reason" in record else ""
+        where = f" under key {record['idempotency_key']}" if "idempotency_key" in record else ""
+        text = f"tool {record.get('tool', '?')}{where}: {outcome}{reason}"
     elif event == "wait":
         text = f"{where} waited {record.get('queue_s', 0.0):.3f} s for admission"
     else:

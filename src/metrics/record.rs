@@ -126,10 +126,12 @@ pub enum IdempotencyOutcome {
     StaleOwner,
     /// The store could not be reached.
     StoreUnavailable,
+    /// The tool ran although the store could not be reached.
+    Bypassed,
 }
 
 impl IdempotencyOutcome {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Executed,
         Self::Replay,
         Self::Joined,
@@ -139,7 +141,12 @@ impl IdempotencyOutcome {
         Self::LeaseLost,
         Self::StaleOwner,
         Self::StoreUnavailable,
+        Self::Bypassed,
     ];
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == text)
+    }
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -152,6 +159,7 @@ impl IdempotencyOutcome {
             Self::LeaseLost => "lease_lost",
             Self::StaleOwner => "stale_owner",
             Self::StoreUnavailable => "store_unavailable",
+            Self::Bypassed => "bypassed",
         }
     }
 

@@ -7,6 +7,7 @@ use crate::lock::{Condvar, Mutex};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use super::idempotency;
 use super::outcome::{Delivery, Sink, into_python, lost};
 use super::runtime::{self, Inside, Task};
 use super::stream::PyStream;
@@ -83,6 +84,7 @@ pub(crate) fn wait(
                     let stream = PyStream::new(*opened, Some(Arc::clone(&mailbox)));
                     return Py::new(py, stream).map(Py::into_any);
                 }
+                Delivery::Store(answered) => return idempotency::into_python(py, *answered),
                 Delivery::Ready | Delivery::Over => {}
                 Delivery::Lost => return Err(lost()),
             }

@@ -21,6 +21,7 @@ use pyo3::types::{PyCFunction, PyDict, PyWeakrefReference};
 use pyo3::{PyTraverseError, PyVisit, intern};
 use slab::Slab;
 
+use super::idempotency;
 use super::outcome::{Delivery, Sink, into_python, lost};
 use super::runtime::{self, Task};
 use super::stream::{Opened, PyStream};
@@ -157,7 +158,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     /// Stops the call if it still runs: its task is aborted, which closes the upstream connection and gives
     /// every permit back.
-    fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.queue.get().forget(self.key);
     }
 
@@ -242,6 +243,7 @@ impl LoopQueue {
                 return Ok(());
             }
             Delivery::Outcome(outcome) => into_python(py, *outcome),
+            Delivery::Store(answered) => idempotency::into_python(py, *answered),
             Delivery::Lost => Err(lost()),
         };
         let Some(future) = self.take(key).and_then(|pending| pending.future) else { return Ok(()) };

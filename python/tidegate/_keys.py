@@ -1,0 +1,144 @@
+"""Idempotency keys and fingerprints."""
+
+from __future__ import annotations
+
+import inspect
+import string
+import uuid
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from tidegate import _core
+from tidegate._errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tidegate._tool_policy import ToolPolicy
+
+
+class IdempotencyKeyWarning(UserWarning):
+    """A key holds something that looks different on every retry, which would let a duplicate through."""
+
+
+def idem_key(*, tenant: str, workflow: str, biz_id: str | int, step: str) -> str:
+    """Return the key of one step of one business act: ``idem:{tenant}:{workflow}:{biz_id}:{step}``.
+
+    Build it from what is the same on every retry: an order's number, not a random UUID or the time. Colons and
+    the like in a part are escaped, so that different parts never make the same key.
+
+    >>> idem_key(tenant="acme", workflow="refund", biz_id="order-7", step="pay")
+    'idem:acme:refund:order-7:pay'
+
+    Args:
+        tenant: Whose act it is.
+        workflow: What kind of act.
+        biz_id: Which one, by a unique business field.
+        step: Which step of it.
+
+    Raises:
+        ConfigError: A part is empty or no text, or the key is longer than 512 bytes.
+
+    Warns:
+        IdempotencyKeyWarning: A part looks like a random UUID or a time.
+    """
+    parts = {"tenant": tenant, "workflow": workflow, "biz_id": biz_id, "step": step}
+    texts = [_text(f"idem_key.{name}", part) for name, part in parts.items()]
+    for name, text in zip(parts, texts, strict=True):
+        warn_of_randomness(name, text)
+    return _core.idem_key(*texts)
+
+
+def checked_key(key: object) -> str:
+    """Return a key that a caller made, if a store can hold it."""
+    if not isinstance(key, str):
+        raise ConfigError("key", repr(key), "must be a string, such as idem_key() makes")
+    _core.check_key(key)
+    return key
+
+
+def warn_of_randomness(name: str, text: str) -> None:
+    """Warn of a part that looks different on every retry."""
+    why = _core.looks_random(text)
+    if why is not None:
+        warnings.warn(
+            f"the key's {name} looks like {why}: if it is made anew on a retry, the tool runs again; use a field "
+            "of the business act",
+            IdempotencyKeyWarning,
+            stacklevel=3,
+        )
+
+
+def _text(name: str, part: object) -> str:
+    if isinstance(part, str) and part:
+        return part
+    if isinstance(part, int) and not isinstance(part, bool):
+        return str(part)
+    if isinstance(part, uuid.UUID):
+        return str(part)
+    raise ConfigError(name, repr(part), "must be a text that is not empty, or a whole number")
+
+
+class _Escaping(string.Formatter):
+    """Fills a template; what is filled in cannot be taken for the template's own colons."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec:
+            raise ConfigError("tool.key", format_spec, "must hold plain fields, without a format")
+        return _core.escape_key(_text("tool.key", value))
+
+
+def key_from(template: str | Callable[..., str], tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return the key of a call, from its template or function."""
+    if callable(template):
+        return checked_key(template(**arguments))
+    try:
+        return checked_key(_Escaping().vformat(template, (), {**arguments, "tool": tool}))
+    except (KeyError, IndexError, AttributeError, ValueError) as error:
+        names = ", ".join(arguments)
+        raise ConfigError(
+            "tool.key", template, f"must name arguments of {tool} ({names}) in braces: {error!r}"
+        ) from error
+
+
+def bound_arguments(signature: inspect.Signature, args: Any, keywords: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name, the same however they were passed.
+
+    Raises:
+        TypeError: The function does not take them.
+    """
+    arguments = signature.bind(*args, **keywords).arguments
+    named: dict[str, Any] = {}
+    for name, value in arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            named.update(value)
+        else:
+            named[name] = list(value) if kind is inspect.Parameter.VAR_POSITIONAL else value
+    return named
+
+
+def fingerprint(
+    tool: str, policy: ToolPolicy, signature: inspect.Signature | None, arguments: Mapping[str, Any]
+) -> bytes:
+    """Return what tells two calls under one key apart.
+
+    An argument that equals its default is left out, so that a new one with a default changes nothing.
+
+    Raises:
+        EncodeError: An argument has no form in JSON; names its path.
+    """
+    parameters = signature.parameters if signature is not None else {}
+    chosen = {}
+    for name, value in arguments.items():
+        if name in policy.ignore or (policy.fields is not None and name not in policy.fields):
+            continue
+        parameter = parameters.get(name)
+        if parameter is not None and _same(parameter.default, value):
+            continue
+        chosen[name] = value
+    return _core.fingerprint(tool, policy.version, chosen)
+
+
+def _same(default: object, value: object) -> bool:
+    return default is value or (type(default) is type(value) and isinstance(value, str | int | float) and default == value)

@@ -1,0 +1,430 @@
+"""The life of one call under an idempotency key, free of I/O.
+
+`Once.life` is a generator: it yields what is to be done next (`Ask`, `Pause`, `Body`, `Reconcile`) and is sent
+what came of it. `_drive_once.py` does it, on a loop or on a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from tidegate import _codec, _core
+from tidegate._execution import Execution, current, shown
+from tidegate._tool_errors import (
+    IdempotencyConflictError,
+    IdempotencyMismatchError,
+    NoEffectError,
+    OutcomeUnknownError,
+    ResultNotStoredError,
+    StoreUnavailableError,
+    ToolFailedError,
+)
+from tidegate._tool_policy import Done, NotDone, ToolPolicy
+
+if TYPE_CHECKING:
+    from tidegate._telling import Telling
+
+# Waits between looks at a call of another process, in seconds.
+_FIRST_LOOK, _GROWTH, _LONGEST_LOOK = 0.05, 1.5, 1.0
+# How long the store may take to answer, before the effect and after it.
+_BEFORE, _AFTER = 2.0, 10.0
+
+
+@dataclass(slots=True)
+class Ask:
+    """Ask the store."""
+
+    operation: _core.Operation
+    patience: float
+
+
+@dataclass(slots=True)
+class Pause:
+    """Wait so many seconds, or until the flight lands."""
+
+    seconds: float
+    flight: Flight | None
+
+
+@dataclass(slots=True)
+class Body:
+    """Run the tool; `execution` is `None` where nothing is remembered of it."""
+
+    execution: Execution | None
+
+
+@dataclass(slots=True)
+class Reconcile:
+    """Look downstream."""
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a transactional body ends with: its result is in the record."""
+
+    value: Any
+
+
+class StaleError(Exception):
+    """The record became another's while a transactional body ran; its effect was rolled back."""
+
+
+class LeaseLostError(Exception):
+    """The lease was lost while an async body ran, and the body was cancelled."""
+
+
+class TimedOutError(Exception):
+    """The body took longer than its timeout."""
+
+
+Step: TypeAlias = Ask | Pause | Body | Reconcile
+Life: TypeAlias = Generator[Step, Any, Any]
+
+
+class Flight:
+    """A call in progress in this process; tells those who wait for it when it lands."""
+
+    __slots__ = ("_landed", "_lock", "_waiters")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._landed = False
+        self._waiters: list[Callable[[], object]] = []
+
+    def on_landing(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called when the flight lands, or now if it has."""
+        with self._lock:
+            if not self._landed:
+                self._waiters.append(wake)
+                return
+        wake()
+
+    def land(self) -> None:
+        """Wake everybody."""
+        with self._lock:
+            self._landed = True
+            waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+
+class Flights:
+    """The calls in progress in this process, by key."""
+
+    __slots__ = ("_by_key", "_pid")
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Flight] = {}
+        self._pid = os.getpid()
+
+    def take_off(self, key: str) -> Flight:
+        """Enter a call."""
+        flight = self._current()[key] = Flight()
+        return flight
+
+    def get(self, key: str) -> Flight | None:
+        """Return the call that is in progress under the key here."""
+        return self._current().get(key)
+
+    def land(self, key: str, flight: Flight) -> None:
+        """Remove a call, and wake those who wait for it."""
+        if self._by_key.get(key) is flight:
+            del self._by_key[key]
+        flight.land()
+
+    def _current(self) -> dict[str, Flight]:
+        # The threads of a parent process are not here, and will not land.
+        if self._pid != os.getpid():
+            self._by_key, self._pid = {}, os.getpid()
+        return self._by_key
+
+
+class Once:
+    """One call under one key."""
+
+    __slots__ = ("call", "fingerprint", "flights", "key", "policy", "store", "telling", "tool")
+
+    def __init__(
+        self,
+        store: _core.Store,
+        flights: Flights,
+        telling: Telling,
+        *,
+        tool: str,
+        key: str,
+        policy: ToolPolicy,
+        fingerprint: bytes,
+        call: Callable[[], Any],
+    ) -> None:
+        self.store = store
+        self.flights = flights
+        self.telling = telling
+        self.tool = tool
+        self.key = key
+        self.policy = policy
+        self.fingerprint = fingerprint
+        self.call = call
+
+    def life(self) -> Life:
+        """Run the tool once, or give what an earlier run left."""
+        owner = os.urandom(16)
+        begin = self.begin(owner)
+        waited, look = False, _FIRST_LOOK
+        give_up = time.monotonic() + self.policy.wait
+        while True:
+            try:
+                answer = yield Ask(begin, _BEFORE)
+            except StoreUnavailableError as error:
+                return (yield from self._without_store(error))
+            match answer:
+                case ("acquired", fence, attempts):
+                    try:
+                        return (yield from self._execute(owner, fence, attempts))
+                    except StaleError:
+                        owner = os.urandom(16)
+                        begin = self.begin(owner)
+                case ("replay", ok, codec, data):
+                    return self._replay("joined" if waited else "replay", codec, data, ok=ok)
+                case ("mismatch",):
+                    self._mismatch()
+                case ("in_doubt", fence, started):
+                    verdict = (yield Reconcile()) if self.policy.reconcile is not None else None
+                    if not (yield from self._resolve(fence, verdict)):
+                        self._in_doubt(started)
+                case ("in_progress", lease_left):
+                    left = give_up - time.monotonic()
+                    within = current.get()
+                    if self.policy.on_conflict == "error" or left <= 0 or (within and within.holds(self.key)):
+                        self._conflict(lease_left)
+                    waited = True
+                    flight = self.flights.get(self.key)
+                    seconds = _LONGEST_LOOK if flight else look * random.uniform(0.75, 1.0)  # noqa: S311
+                    yield Pause(min(seconds, left), flight)
+                    look = min(look * _GROWTH, _LONGEST_LOOK)
+
+    def begin(self, owner: bytes) -> _core.Operation:
+        """Return the claim of a new owner."""
+        policy = self.policy
+        return _core.Operation.begin(
+            owner, self.fingerprint, policy.effect, self.tool, policy.lease, policy.retention, True
+        )
+
+    def _execute(self, owner: bytes, fence: int, attempts: int) -> Life:
+        execution = Execution(
+            self.store,
+            tool=self.tool,
+            key=self.key,
+            owner=owner,
+            fence=fence,
+            attempt=attempts,
+            lease=self.policy.lease,
+        )
+        flight = self.flights.take_off(self.key)
+        try:
+            try:
+                value = yield Body(execution)
+            except StaleError:
+                raise
+            except LeaseLostError as error:
+                yield from self._lost(execution, error)
+            except Exception as error:
+                if isinstance(error, OutcomeUnknownError) and error.key == self.key:
+                    raise
+                yield from self._failed(execution, error)
+            except BaseException:
+                self._abandoned(execution)
+                raise
+            if isinstance(value, Committed):
+                self.telling.tell(self, "ok", decision="executed", outcome="ok", attempts=attempts)
+                return value.value
+            return (yield from self._complete(execution, value))
+        finally:
+            self.flights.land(self.key, flight)
+
+    def _abandoned(self, execution: Execution) -> None:
+        """Let go of a call that was cancelled or interrupted. There is no time to wait for the store."""
+        effect = self.policy.effect
+        fail = _core.Operation.fail(execution._owner, execution.fence, effect != "transactional")
+        if self.store.answer(self.key, fail) is None:
+            self.store.post(self.key, fail, _AFTER)
+        self.telling.tell(
+            self, "cancelled", decision="executed", outcome="in_doubt" if effect == "at_most_once" else "failed",
+            reason="cancelled", attempts=execution.attempt,
+        )  # fmt: skip
+
+    def _lost(self, execution: Execution, error: Exception) -> Life:
+        """End a call whose lease was lost while it ran."""
+        self.telling.tell(self, decision="lease_lost", outcome="failed", reason="lease_lost")
+        if self.policy.effect != "at_most_once":
+            # Somebody else executes it by now, under the same key: theirs is the result.
+            raise StaleError from error
+        yield Ask(_core.Operation.fail(execution._owner, execution.fence, True), _BEFORE)
+        raise self._lease_lost(execution, None) from error
+
+    def _lease_lost(self, execution: Execution, result: object) -> OutcomeUnknownError:
+        kept = " what it returned is in the error's result, and is not kept;" if result is not None else ""
+        return OutcomeUnknownError(
+            f"{self.tool} ran under the key {shown(self.key)} and lost its lease before it ended;{kept} {_DECIDE}",
+            tool=self.tool, key=self.key, reason="lease_lost", attempts=execution.attempt, result=result,
+        )  # fmt: skip
+
+    def _complete(self, execution: Execution, value: Any) -> Life:
+        codec, data = _codec.encode(value)
+        complete = _core.Operation.complete(execution._owner, execution.fence, True, codec, data)
+        told = {"attempts": execution.attempt, "outcome": "ok"}
+        try:
+            answer = yield Ask(complete, _AFTER)
+        except StoreUnavailableError:
+            # The caller gets the result; a repetition finds the record as a crash would have left it.
+            self.telling.tell(self, "ok", decision="store_unavailable", reason="not_stored", **told)
+            return value
+        if answer == ("held",):
+            reason = "not_stored" if codec == _codec.OMITTED else None
+            self.telling.tell(self, "ok", decision="executed", reason=reason, **told)
+            return value
+        return (yield from self._stale(execution, value, codec, data))
+
+    def _stale(self, execution: Execution, value: Any, codec: str, data: bytes) -> Life:
+        """Give what the record says by now: it counts, and this result comes too late."""
+        self.telling.tell(self, decision="stale_owner", outcome="failed", reason="stale_owner")
+        owner = os.urandom(16)
+        answer = yield Ask(self.begin(owner), _BEFORE)
+        match answer:
+            case ("replay", ok, kept, bytes_kept):
+                return self._replay("replay", kept, bytes_kept, ok=ok)
+            case ("acquired", fence, _):
+                # The record is gone, or nobody works on it: this is its result.
+                yield Ask(_core.Operation.complete(owner, fence, True, codec, data), _AFTER)
+                return value
+        raise self._lease_lost(execution, value)
+
+    def _failed(self, execution: Execution, error: Exception) -> Life:
+        policy, told = self.policy, {"attempts": execution.attempt}
+        owner, fence = execution._owner, execution.fence
+        transactional = policy.effect == "transactional"
+        if isinstance(error, (ToolFailedError, *policy.permanent)):
+            codec, data = _codec.encode(_error_fields(error))
+            operation, reason = _core.Operation.complete(owner, fence, False, codec, data), "permanent"
+        elif transactional or isinstance(error, (NoEffectError, *policy.no_effect)):
+            operation, reason = _core.Operation.fail(owner, fence, False), "no_effect"
+        else:
+            operation, reason = _core.Operation.fail(owner, fence, True), None
+        in_doubt = reason is None and policy.effect == "at_most_once"
+        timed_out = isinstance(error, TimedOutError)
+        try:
+            yield Ask(operation, _AFTER)
+        except StoreUnavailableError:
+            reason = "not_stored"
+        self.telling.tell(
+            self, "timeout" if timed_out else "failed", decision="executed",
+            outcome="in_doubt" if in_doubt else "failed", reason="timeout" if timed_out else reason, **told,
+        )  # fmt: skip
+        if not timed_out:
+            raise error
+        message = f"{self.tool} took longer than its timeout of {policy.timeout} s"
+        if not in_doubt:
+            raise TimeoutError(message) from error
+        raise OutcomeUnknownError(
+            f"{message} and may have taken effect; {_DECIDE}",
+            tool=self.tool, key=self.key, reason="timeout", attempts=execution.attempt,
+        ) from error  # fmt: skip
+
+    def _resolve(self, fence: int, verdict: object) -> Life:
+        """Write down what a reconciler found; false if that is nothing."""
+        if isinstance(verdict, Done):
+            codec, data = _codec.encode(verdict.result)
+            yield Ask(_core.Operation.resolve(fence, True, codec, data), _BEFORE)
+        elif isinstance(verdict, NotDone):
+            yield Ask(_core.Operation.resolve(fence, False, None, b""), _BEFORE)
+        else:
+            return False
+        self.telling.tell(self, outcome="resolved")
+        return True
+
+    def _without_store(self, error: StoreUnavailableError) -> Life:
+        self.telling.tell(self, decision="store_unavailable")
+        if not self.policy.runs_without_store:
+            self.telling.tell(self, "store_unavailable", outcome="store_unavailable")
+            raise StoreUnavailableError(
+                f"{self.tool} was not run: {error.message}",
+                store=error.store, tool=self.tool, key=self.key,
+            ) from error  # fmt: skip
+        try:
+            value = yield Body(None)
+        except Exception:
+            self.telling.tell(self, "failed", decision="bypassed", outcome="failed", reason="bypassed")
+            raise
+        self.telling.tell(self, "ok", decision="bypassed", outcome="ok", reason="bypassed")
+        return value
+
+    def _replay(self, outcome: str, codec: str, data: bytes, *, ok: bool) -> Any:
+        self.telling.tell(self, outcome, decision=outcome, outcome=outcome)
+        if codec == _codec.OMITTED:
+            why = _codec.why_omitted(data)
+        else:
+            try:
+                value = _codec.decode(data)
+            except _codec.NotStorableError as error:
+                why = str(error)
+            else:
+                if ok:
+                    return value
+                raise _error_again(value, self)
+        raise ResultNotStoredError(
+            f"{self.tool} ran once under the key {shown(self.key)}; its result cannot be given again: {why}",
+            tool=self.tool, key=self.key, reason="not_stored",
+        )  # fmt: skip
+
+    def _mismatch(self) -> NoReturn:
+        self.telling.tell(self, "mismatch", decision="mismatch", outcome="mismatch")
+        raise IdempotencyMismatchError(
+            f"the key {shown(self.key)} was used for another call than this one of {self.tool}: same key, other "
+            "tool, version or arguments; nothing was done",
+            tool=self.tool, key=self.key, reason="mismatch",
+        )  # fmt: skip
+
+    def _conflict(self, lease_left: float) -> NoReturn:
+        self.telling.tell(self, "conflict", decision="conflict", outcome="conflict")
+        raise IdempotencyConflictError(
+            f"an equal call of {self.tool} is in progress under the key {shown(self.key)}",
+            tool=self.tool, key=self.key, reason="conflict", retry_after=lease_left,
+        )  # fmt: skip
+
+    def _in_doubt(self, started: float) -> NoReturn:
+        self.telling.tell(self, "in_doubt", decision="in_doubt", outcome="in_doubt")
+        raise OutcomeUnknownError(
+            f"{self.tool} was started under the key {shown(self.key)} and nobody knows whether it took effect; "
+            f"{_DECIDE}",
+            tool=self.tool, key=self.key, reason="in_doubt", started_at=started,
+        )  # fmt: skip
+
+
+_DECIDE = "look downstream, then decide with `tidegate idem resolve`, or give the tool a reconcile function"
+
+
+def _error_fields(error: Exception) -> dict[str, Any]:
+    kind = type(error)
+    arguments = error.args if _codec.encode(error.args)[0] == _codec.NAME else (str(error),)
+    if isinstance(error, ToolFailedError):
+        return {"type": error.error_type, "args": [error.message], "message": error.message}
+    return {"type": f"{kind.__module__}:{kind.__qualname__}", "args": list(arguments), "message": str(error)}
+
+
+def _error_again(fields: dict[str, Any], once: Once) -> Exception:
+    """Make the error that was stored, where its class is one that the tool declares."""
+    for kind in once.policy.permanent:
+        if f"{kind.__module__}:{kind.__qualname__}" == fields["type"]:
+            try:
+                return kind(*fields["args"])
+            except Exception:  # noqa: BLE001 the class takes other arguments than it keeps
+                break
+    return ToolFailedError(
+        str(fields["message"]),
+        error_type=fields["type"], tool=once.tool, key=once.key, reason="permanent",
+    )  # fmt: skip

@@ -1,0 +1,201 @@
+"""`Gate.once` and `Gate.tool`: functions that run once per key."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from tidegate import _core, _drive_once, _journal
+from tidegate._errors import ConfigError
+from tidegate._fields import unknown_field
+from tidegate._keys import bound_arguments, checked_key, fingerprint, key_from
+from tidegate._once import Flights, Once
+from tidegate._skipped import Skipped, reason_to_skip
+from tidegate._telling import Telling
+from tidegate._tool_errors import StoreUnavailableError
+from tidegate._tool_policy import ToolPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NOTHING: Any = object()
+_OWN_SETTINGS = ("name", "key", "critical", "fallback")
+_POLICY_FIELDS = frozenset(field.name for field in fields(ToolPolicy))
+
+
+class Tools:
+    """What the tools of one gate share."""
+
+    __slots__ = ("flights", "store", "telling")
+
+    def __init__(self, engine: _core.Engine, url: str) -> None:
+        self.store = _core.Store(engine, url)
+        self.flights = Flights()
+        self.telling = Telling(self.store)
+
+    def once(self, tool: str, key: str, policy: ToolPolicy, print_: bytes, call: Callable[[], Any]) -> Once:
+        """Return a call that is ready to be lived."""
+        return Once(
+            self.store,
+            self.flights,
+            self.telling,
+            tool=tool,
+            key=key,
+            policy=policy,
+            fingerprint=print_,
+            call=call,
+        )
+
+    def check(self, policy: ToolPolicy, *, is_async: bool) -> None:
+        """Refuse what this store cannot promise."""
+        if policy.effect != "transactional":
+            return
+        if self.store.kind != "sqlite":
+            rule = "transactional needs Gate(store='sqlite:///file'): effect and record share its transaction"
+            raise ConfigError("tool.effect", "transactional", rule)
+        if is_async:
+            raise ConfigError("tool.effect", "transactional", "must be a plain function, not an async one")
+        if policy.timeout is not None:
+            raise ConfigError("tool.timeout", policy.timeout, "cannot bound a transaction: leave it out")
+
+
+def run_once(
+    tools: Tools, key: str, function: Callable[..., Any], args: Any, keywords: Any, policy: ToolPolicy
+) -> Any:
+    """Run a function once under a key; an awaitable if the function is async."""
+    is_async = _is_async(function)
+    tools.check(policy, is_async=is_async)
+    key = checked_key(key)
+    signature = _signature(function)
+    name = str(getattr(function, "__qualname__", type(function).__qualname__))
+    arguments = _named(signature, args, keywords)
+    print_ = fingerprint(name, policy, signature, arguments)
+    once = tools.once(name, key, policy, print_, functools.partial(function, *args, **keywords))
+    return _drive_once.run_async(once) if is_async else _drive_once.run(once)
+
+
+def _named(signature: inspect.Signature | None, args: Any, keywords: Any) -> dict[str, Any]:
+    if signature is None:
+        return {**{str(index): value for index, value in enumerate(args)}, **keywords}
+    return bound_arguments(signature, args, keywords)
+
+
+def _is_async(function: object) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(type(function), "__call__", None)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return None
+
+
+def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    """Return the function as a tool; see `Gate.tool`."""
+    for unknown in settings.keys() - _POLICY_FIELDS - set(_OWN_SETTINGS):
+        raise unknown_field("tool", unknown, settings[unknown], _POLICY_FIELDS | set(_OWN_SETTINGS))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError("tool", getattr(function, "__qualname__", function), "cannot be a generator")
+    tool = Tool(tools, function, settings)
+    tools.check(tool.policy, is_async=_is_async(function))
+    if _is_async(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **keywords: Any) -> Any:
+            return await tool.run_async(args, keywords)
+
+        made: Any = call_async
+    else:
+
+        @functools.wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            return tool.run(args, keywords)
+
+        made = call
+    made.tidegate_tool = tool
+    return made
+
+
+class Tool:
+    """A function with its declarations."""
+
+    __slots__ = ("_fallback", "_function", "_key", "_signature", "_tools", "critical", "name", "policy")
+
+    def __init__(self, tools: Tools, function: Callable[..., Any], settings: dict[str, Any]) -> None:
+        self._tools = tools
+        self._function = function
+        self._signature = inspect.signature(function)
+        self._key = settings.pop("key", None)
+        self._fallback = settings.pop("fallback", _NOTHING)
+        self.critical = settings.pop("critical", True)
+        self.name = settings.pop("name", None) or function.__name__
+        self.policy = ToolPolicy(**settings)
+        if not isinstance(self.name, str):
+            raise ConfigError("tool.name", repr(self.name), "must be a string")
+        if self._key is not None and not isinstance(self._key, str) and not callable(self._key):
+            rule = "must be a template such as 'refund:{order_id}', or a function of the arguments"
+            raise ConfigError("tool.key", repr(self._key), rule)
+
+    def run(self, args: Any, keywords: Any) -> Any:
+        """Call the tool on this thread."""
+        skipped = self._skip()
+        if skipped is None:
+            try:
+                return _drive_once.run(self._once(args, keywords))
+            except StoreUnavailableError as error:
+                skipped = self._skip_for(error)
+        return self._instead(skipped, args, keywords)
+
+    async def run_async(self, args: Any, keywords: Any) -> Any:
+        """Call the tool on the running loop."""
+        skipped = self._skip()
+        if skipped is None:
+            try:
+                return await _drive_once.run_async(self._once(args, keywords))
+            except StoreUnavailableError as error:
+                skipped = self._skip_for(error)
+        instead = self._instead(skipped, args, keywords)
+        return await instead if inspect.isawaitable(instead) else instead
+
+    def _once(self, args: Any, keywords: Any) -> Once:
+        arguments = bound_arguments(self._signature, args, keywords)
+        first = next(iter(self._signature.parameters), None)
+        if first in ("self", "cls"):
+            owner = arguments.pop(first, None)
+            template_arguments = {**arguments, first: owner} if isinstance(self._key, str) else arguments
+        else:
+            template_arguments = arguments
+        print_ = fingerprint(self.name, self.policy, self._signature, arguments)
+        if self._key is not None:
+            key = key_from(self._key, self.name, template_arguments)
+        else:
+            key = _journal.tool_key(self.name)
+        call = functools.partial(self._function, *args, **keywords)
+        return self._tools.once(self.name, key, self.policy, print_, call)
+
+    def _skip(self) -> Skipped | None:
+        reason = None if self.critical else reason_to_skip(self.policy.timeout)
+        return None if reason is None else Skipped(self.name, reason)
+
+    def _skip_for(self, error: StoreUnavailableError) -> Skipped:
+        if self.critical and self._fallback is _NOTHING:
+            raise error
+        return Skipped(self.name, "store_unavailable")
+
+    def _instead(self, skipped: Skipped, args: Any, keywords: Any) -> Any:
+        has_fallback = self._fallback is not _NOTHING
+        self._tools.store.tell(
+            tool=self.name, key=None, effect=self.policy.effect, fingerprint=None,
+            status="fallback" if has_fallback else "skipped", decision=None,
+            outcome="fallback" if has_fallback else "skipped", reason=skipped.reason, attempts=None,
+            log_level=self._tools.telling.level(),
+        )  # fmt: skip
+        if not has_fallback:
+            return skipped
+        return self._fallback(*args, **keywords) if callable(self._fallback) else self._fallback

@@ -1,0 +1,542 @@
+//! The store of idempotency records, as Python asks it: at once where it answers from memory, else on the running
+//! loop or blocking.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+
+use super::blocking;
+use super::bridge::{self, Ticket};
+use super::encode;
+use super::engine::{PerProcess, Promise, PyEngine};
+use super::errors::{config_error, encode_error, store_error};
+use super::outcome::{Delivery, LogRecord, NOTHING, Sink};
+use super::runtime::{self, Task};
+use super::transaction::PyTransaction;
+use crate::clock;
+use crate::config;
+use crate::event::{Digest, Event, Facts, Kind, SCHEMA, unix_seconds};
+use crate::idempotency::{
+    self, Answer, Begin, Claim, Effect, Failure, Fingerprint, NEVER, Operation, Outcome, Owner, Record,
+    Resolution, State, Store, StoreError, key,
+};
+use crate::metrics::IdempotencyOutcome;
+
+/// What a store's task ends with.
+pub(crate) enum Answered {
+    Answer(Result<Answer, StoreError>),
+    Record(Result<Option<Box<Record>>, StoreError>),
+    Records(Result<Vec<(String, Record)>, StoreError>),
+    Count(Result<u64, StoreError>),
+    /// The lease is another's, or can no longer be vouched for.
+    LeaseLost,
+}
+
+pub(crate) fn into_python(py: Python<'_>, answered: Answered) -> PyResult<Py<PyAny>> {
+    fn told<T>(py: Python<'_>, answered: Result<T, StoreError>) -> PyResult<T> {
+        answered.map_err(|error| store_error(py, &error))
+    }
+    let object = match answered {
+        Answered::Answer(answer) => answer_tuple(py, told(py, answer)?)?.into_any(),
+        Answered::Record(record) => {
+            let record = told(py, record)?.map(|record| record_dict(py, &record)).transpose()?;
+            record.into_pyobject(py)?
+        }
+        Answered::Records(records) => {
+            let records = told(py, records)?.into_iter();
+            let pairs = records.map(|(key, record)| Ok((key, record_dict(py, &record)?)));
+            pairs.collect::<PyResult<Vec<_>>>()?.into_pyobject(py)?
+        }
+        Answered::Count(count) => told(py, count)?.into_pyobject(py)?.into_any(),
+        Answered::LeaseLost => true.into_pyobject(py)?.to_owned().into_any(),
+    };
+    Ok(object.unbind())
+}
+
+/// The answer's name and what belongs to it; times in seconds.
+fn answer_tuple(py: Python<'_>, answer: Answer) -> PyResult<Bound<'_, PyTuple>> {
+    match answer {
+        Answer::Acquired { fence, attempts } => ("acquired", fence, attempts).into_pyobject(py),
+        Answer::Replay(Outcome { ok, codec, bytes }) => {
+            ("replay", ok, &*codec, PyBytes::new(py, &bytes)).into_pyobject(py)
+        }
+        Answer::InProgress { lease_left } => ("in_progress", lease_left.as_secs_f64()).into_pyobject(py),
+        Answer::Mismatch => ("mismatch",).into_pyobject(py),
+        Answer::InDoubt { fence, started } => ("in_doubt", fence, seconds(started)).into_pyobject(py),
+        Answer::Held => ("held",).into_pyobject(py),
+        Answer::Stale => ("stale",).into_pyobject(py),
+    }
+}
+
+fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1000.0
+}
+
+fn record_dict<'py>(py: Python<'py>, record: &Record) -> PyResult<Bound<'py, PyDict>> {
+    let fields = PyDict::new(py);
+    fields.set_item("state", record.state.as_str())?;
+    fields.set_item("tool", &*record.tool)?;
+    fields.set_item("effect", record.effect.as_str())?;
+    fields.set_item("fingerprint", record.fingerprint.to_string())?;
+    fields.set_item("attempts", record.attempts)?;
+    fields.set_item("fence", record.fence)?;
+    fields.set_item("created", seconds(record.created))?;
+    fields.set_item("updated", seconds(record.updated))?;
+    fields.set_item("started", record.started.map(seconds))?;
+    fields.set_item("lease_until", seconds(record.lease_until))?;
+    fields.set_item("expires", (record.expires != NEVER).then(|| seconds(record.expires)))?;
+    fields.set_item("note", record.note.as_deref())?;
+    let outcome = record.outcome.as_ref();
+    fields.set_item("ok", outcome.map(|outcome| outcome.ok))?;
+    fields.set_item("codec", outcome.map(|outcome| &*outcome.codec))?;
+    fields.set_item("result", outcome.map(|outcome| PyBytes::new(py, &outcome.bytes)))?;
+    fields.set_item("result_digest", outcome.map(|outcome| idempotency::digest(&outcome.bytes)))?;
+    Ok(fields)
+}
+
+/// One operation, ready to be sent, and sent again.
+#[pyclass(frozen, name = "Operation", module = "tidegate._core")]
+pub(crate) struct PyOperation(Operation);
+
+fn length(name: &str, seconds: f64) -> PyResult<Duration> {
+    config::seconds(name, seconds).map_err(|error| Python::attach(|py| config_error(py, &error)))
+}
+
+pub(super) fn claim(owner: &[u8], fence: u64) -> PyResult<Claim> {
+    Ok(Claim { owner: self::owner(owner)?, fence })
+}
+
+fn owner(bytes: &[u8]) -> PyResult<Owner> {
+    let bytes = <[u8; 16]>::try_from(bytes).map_err(|_| refused("an owner is 16 bytes"))?;
+    Ok(Owner::from_bytes(bytes))
+}
+
+fn refused(problem: &'static str) -> PyErr {
+    pyo3::exceptions::PyValueError::new_err(problem)
+}
+
+pub(super) fn outcome(ok: bool, codec: &str, bytes: &[u8]) -> Outcome {
+    Outcome { ok, codec: codec.into(), bytes: bytes.into() }
+}
+
+#[pymethods]
+impl PyOperation {
+    #[staticmethod]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a claim, by name")]
+    fn begin(
+        owner: &[u8],
+        fingerprint: &[u8],
+        effect: &str,
+        tool: &str,
+        lease: f64,
+        retention: f64,
+        start: bool,
+    ) -> PyResult<Self> {
+        let fingerprint = fingerprint.try_into().map_err(|_| refused("a fingerprint is 32 bytes"))?;
+        let effect = Effect::parse(effect).ok_or_else(|| refused("no such effect"))?;
+        Ok(Self(Operation::Begin(Begin {
+            fingerprint: Fingerprint(fingerprint),
+            owner: self::owner(owner)?,
+            effect,
+            tool: tool.into(),
+            lease: length("lease", lease)?,
+            retention: length("retention", retention)?,
+            start,
+        })))
+    }
+
+    /// The owner of a claim.
+    #[getter]
+    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        match &self.0 {
+            Operation::Begin(begin) => Some(PyBytes::new(py, &begin.owner.to_bytes())),
+            _ => None,
+        }
+    }
+
+    #[staticmethod]
+    fn start(owner: &[u8], fence: u64, lease: f64) -> PyResult<Self> {
+        Ok(Self(Operation::Start { claim: claim(owner, fence)?, lease: length("lease", lease)? }))
+    }
+
+    #[staticmethod]
+    fn heartbeat(owner: &[u8], fence: u64, lease: f64, note: Option<&str>) -> PyResult<Self> {
+        let (claim, lease) = (claim(owner, fence)?, length("lease", lease)?);
+        Ok(Self(Operation::Heartbeat { claim, lease, note: note.map(Into::into) }))
+    }
+
+    #[staticmethod]
+    fn complete(owner: &[u8], fence: u64, ok: bool, codec: &str, result: &[u8]) -> PyResult<Self> {
+        let outcome = outcome(ok, codec, result);
+        Ok(Self(Operation::Complete { claim: claim(owner, fence)?, outcome }))
+    }
+
+    #[staticmethod]
+    fn fail(owner: &[u8], fence: u64, unknown: bool) -> PyResult<Self> {
+        let failure = if unknown { Failure::Unknown } else { Failure::NoEffect };
+        Ok(Self(Operation::Fail { claim: claim(owner, fence)?, failure }))
+    }
+
+    /// Without a codec: it was not done.
+    #[staticmethod]
+    fn resolve(fence: Option<u64>, ok: bool, codec: Option<&str>, result: &[u8]) -> Self {
+        let done = codec.map(|codec| Resolution::Done(outcome(ok, codec, result)));
+        Self(Operation::Resolve { fence, resolution: done.unwrap_or(Resolution::NotDone) })
+    }
+}
+
+/// The records of one store.
+#[pyclass(frozen, name = "Store", module = "tidegate._core")]
+pub(crate) struct PyStore {
+    engine: Py<PyEngine>,
+    url: String,
+    store: PerProcess<Store>,
+}
+
+#[pymethods]
+impl PyStore {
+    #[new]
+    fn new(py: Python<'_>, engine: Py<PyEngine>, url: String) -> PyResult<Self> {
+        let store = Store::open(&url).map_err(|error| config_error(py, &error))?;
+        Ok(Self { engine, url, store: PerProcess::new(store) })
+    }
+
+    /// `memory`, `sqlite` or `redis`.
+    #[getter]
+    fn kind(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(self.current(py)?.kind())
+    }
+
+    /// The answer, from a store that has it at once; `None` from one that has to be waited for.
+    fn answer<'py>(
+        &self,
+        py: Python<'py>,
+        key: &str,
+        operation: &PyOperation,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        match &*self.current(py)? {
+            Store::Memory(memory) => answer_tuple(py, memory.apply(key, &operation.0)).map(Some),
+            Store::Sqlite(_) | Store::Redis(_) => Ok(None),
+        }
+    }
+
+    /// Asks on the running loop.
+    fn submit(&self, py: Python<'_>, key: &str, operation: &PyOperation, patience: f64) -> PyResult<Ticket> {
+        let _inside = runtime::enter(py);
+        let (ask, patience) = (self.ask(py, key, operation)?, length("patience", patience)?);
+        bridge::submit(py, None, |courier| spawn(py, courier, ask.answered(patience)))
+    }
+
+    /// Asks and waits without the GIL.
+    fn call(&self, py: Python<'_>, key: &str, operation: &PyOperation, patience: f64) -> PyResult<Py<PyAny>> {
+        let mut inside = runtime::enter(py);
+        let (ask, patience) = (self.ask(py, key, operation)?, length("patience", patience)?);
+        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, ask.answered(patience)))
+    }
+
+    /// Sends what nobody waits for.
+    fn post(&self, py: Python<'_>, key: &str, operation: &PyOperation, patience: f64) -> PyResult<()> {
+        let _inside = runtime::enter(py);
+        let (ask, patience) = (self.ask(py, key, operation)?, length("patience", patience)?);
+        runtime::handle(py)?.spawn(ask.answered(patience));
+        Ok(())
+    }
+
+    fn get(&self, py: Python<'_>, key: String) -> PyResult<Py<PyAny>> {
+        let mut inside = runtime::enter(py);
+        let store = self.current(py)?;
+        let work = async move { Answered::Record(store.get(&key).await.map(|record| record.map(Box::new))) };
+        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, work))
+    }
+
+    fn list(&self, py: Python<'_>, prefix: String, states: Vec<String>, limit: usize) -> PyResult<Py<PyAny>> {
+        let mut inside = runtime::enter(py);
+        let store = self.current(py)?;
+        let states: Vec<_> = states.iter().filter_map(|state| State::parse(state)).collect();
+        let work = async move { Answered::Records(store.list(&prefix, &states, limit).await) };
+        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, work))
+    }
+
+    fn purge(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let mut inside = runtime::enter(py);
+        let store = self.current(py)?;
+        let work = async move { Answered::Count(store.purge().await) };
+        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, work))
+    }
+
+    /// Renews a lease until the hold is let go. On a loop, `watched`, its ticket's future ends when the lease does.
+    fn hold(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        owner: &[u8],
+        fence: u64,
+        lease: f64,
+        watched: bool,
+    ) -> PyResult<PyHold> {
+        let _inside = runtime::enter(py);
+        let lost = Arc::new(AtomicBool::new(false));
+        let lease = length("lease", lease)?;
+        let beats = Heartbeats {
+            store: self.current(py)?,
+            key: key.into(),
+            claim: claim(owner, fence)?,
+            lease,
+            lost: Arc::clone(&lost),
+        };
+        let (task, ticket) = if watched {
+            (None, Some(bridge::submit(py, None, |courier| spawn(py, courier, beats.beat()))?))
+        } else {
+            let task = runtime::handle(py)?.spawn(async move { drop(beats.beat().await) });
+            (Some(Task::new(task.abort_handle())), None)
+        };
+        let ticket = ticket.map(|ticket| Py::new(py, ticket)).transpose()?;
+        Ok(PyHold { lost, task, ticket })
+    }
+
+    /// Opens a transaction for a tool that writes to this store's file; `None` for a store that is no file.
+    fn transaction(&self, py: Python<'_>) -> PyResult<Option<PyTransaction>> {
+        let store = self.current(py)?;
+        let Store::Sqlite(sqlite) = &*store else { return Ok(None) };
+        let mut inside = runtime::enter(py);
+        let opened = runtime::detached(py, &mut inside, || sqlite.transaction());
+        opened.map(|opened| Some(PyTransaction::new(opened))).map_err(|error| store_error(py, &error))
+    }
+
+    /// Counts how a call of a tool ended, and tells it to the log: `status` for `tool_call_total`, `decision` for
+    /// the counters of idempotency, `outcome` for the event; `None` where there is nothing to say.
+    #[pyo3(signature = (*, tool, key, effect, fingerprint, status, decision, outcome, reason, attempts, log_level))]
+    #[allow(clippy::too_many_arguments, reason = "the parts of an event, by name")]
+    fn tell(
+        &self,
+        py: Python<'_>,
+        tool: &str,
+        key: Option<&str>,
+        effect: &str,
+        fingerprint: Option<&[u8]>,
+        status: Option<&str>,
+        decision: Option<&str>,
+        outcome: Option<&str>,
+        reason: Option<&str>,
+        attempts: Option<u32>,
+        log_level: i32,
+    ) -> PyResult<()> {
+        let engine = self.engine.get().current(py)?;
+        if let Some(status) = status {
+            engine.metrics().tool_call(tool, status);
+        }
+        if let Some(decision) = decision.and_then(IdempotencyOutcome::parse) {
+            engine.metrics().idempotency(decision);
+        }
+        let Some(outcome) = outcome.and_then(word) else { return Ok(()) };
+        let facts = Facts {
+            outcome: Some(outcome),
+            reason: reason.and_then(word),
+            attempts,
+            tool: Some(tool.into()),
+            effect: Effect::parse(effect).map(Effect::as_str),
+            idempotency_key: key.map(|key| digest(idempotency::sha256(key.as_bytes()))),
+            fingerprint: fingerprint.and_then(|bytes| bytes.try_into().ok()).map(digest),
+            ..Facts::default()
+        };
+        let level = facts.level(Kind::Tool);
+        let wanted = log_level < NOTHING && level as i32 >= log_level;
+        if !wanted && engine.log_file().is_none() {
+            return Ok(());
+        }
+        let event = Event {
+            schema: SCHEMA,
+            ts: unix_seconds(clock::wall()),
+            event: Kind::Tool,
+            gate: engine.id(),
+            trace_id: engine.draw_trace_id(),
+            span_id: engine.draw_span_id(),
+            origin: "".into(),
+            model: "".into(),
+            facts,
+            tags: None,
+        };
+        engine.write_log(&event);
+        if wanted { LogRecord::new(level, &event).log(py, None) } else { Ok(()) }
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<Store {}>", self.kind(py)?))
+    }
+}
+
+/// The words an event may hold: those of this project, never a caller's.
+fn word(text: &str) -> Option<&'static str> {
+    const WORDS: [&str; 20] = [
+        "ok",
+        "failed",
+        "replay",
+        "joined",
+        "conflict",
+        "in_doubt",
+        "resolved",
+        "mismatch",
+        "skipped",
+        "fallback",
+        "store_unavailable",
+        "bypassed",
+        "not_stored",
+        "lease_lost",
+        "stale_owner",
+        "timeout",
+        "cancelled",
+        "no_effect",
+        "permanent",
+        "deadline",
+    ];
+    WORDS.into_iter().find(|known| *known == text)
+}
+
+fn digest(fingerprint: [u8; 32]) -> Digest {
+    Digest(fingerprint.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+struct Ask {
+    store: Arc<Store>,
+    key: String,
+    operation: Operation,
+}
+
+impl Ask {
+    async fn answered(self, patience: Duration) -> Answered {
+        Answered::Answer(self.store.apply(&self.key, &self.operation, patience).await)
+    }
+}
+
+impl PyStore {
+    /// Connects anew in a process that was forked: the parent's connection is not to be shared.
+    fn current(&self, py: Python<'_>) -> PyResult<Arc<Store>> {
+        self.store.get(|| Store::open(&self.url)).map_err(|error| config_error(py, &error))
+    }
+
+    fn ask(&self, py: Python<'_>, key: &str, operation: &PyOperation) -> PyResult<Ask> {
+        Ok(Ask { store: self.current(py)?, key: key.to_owned(), operation: operation.0.clone() })
+    }
+}
+
+fn spawn<S: Sink>(py: Python<'_>, sink: S, work: impl Future<Output = Answered> + Send + 'static) -> PyResult<Task> {
+    let task = runtime::handle(py)?.spawn(async move {
+        let mut promise = Promise::new(sink);
+        let answered = work.await;
+        promise.keep(Delivery::Store(Box::new(answered)));
+    });
+    Ok(Task::new(task.abort_handle()))
+}
+
+struct Heartbeats {
+    store: Arc<Store>,
+    key: String,
+    claim: Claim,
+    lease: Duration,
+    lost: Arc<AtomicBool>,
+}
+
+impl Heartbeats {
+    /// Renews the lease three times in its length; ends when it is lost. A store that does not answer takes it
+    /// only when it has run out.
+    async fn beat(self) -> Answered {
+        let heartbeat = Operation::Heartbeat { claim: self.claim, lease: self.lease, note: None };
+        let mut held_until = clock::now() + self.lease;
+        loop {
+            clock::sleep_until(clock::now() + self.lease / 3).await;
+            let asked = clock::now();
+            let answer = self.store.apply(&self.key, &heartbeat, self.lease / 3).await;
+            match answer {
+                Ok(Answer::Held) => held_until = asked + self.lease,
+                Err(_) if clock::now() < held_until => {}
+                Ok(_) | Err(_) => {
+                    self.lost.store(true, Ordering::Release);
+                    return Answered::LeaseLost;
+                }
+            }
+        }
+    }
+}
+
+/// A lease that is being renewed.
+#[pyclass(frozen, name = "Hold", module = "tidegate._core")]
+pub(crate) struct PyHold {
+    lost: Arc<AtomicBool>,
+    task: Option<Task>,
+    #[pyo3(get)]
+    ticket: Option<Py<Ticket>>,
+}
+
+#[pymethods]
+impl PyHold {
+    /// Whether the lease is another's, or can no longer be vouched for.
+    #[getter]
+    fn lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Stops renewing it.
+    fn stop(&self) {
+        if let Some(task) = &self.task {
+            task.stop();
+        }
+        if let Some(ticket) = &self.ticket {
+            ticket.get().cancel();
+        }
+    }
+}
+
+impl Drop for PyHold {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.stop();
+        }
+    }
+}
+
+/// `idem:{tenant}:{workflow}:{biz_id}:{step}`.
+#[pyfunction]
+pub(crate) fn idem_key(
+    py: Python<'_>,
+    tenant: &str,
+    workflow: &str,
+    biz_id: &str,
+    step: &str,
+) -> PyResult<String> {
+    key::idem_key(tenant, workflow, biz_id, step).map_err(|error| config_error(py, &error))
+}
+
+/// A part of a key, such that it cannot be taken for a border between parts.
+#[pyfunction]
+pub(crate) fn escape_key(part: &str) -> String {
+    key::escaped(part)
+}
+
+/// Raises `ConfigError` for a key that no store can hold.
+#[pyfunction]
+pub(crate) fn check_key(py: Python<'_>, key: &str) -> PyResult<()> {
+    key::check(key).map_err(|error| config_error(py, &error))
+}
+
+/// Why a part of a key looks as if it were different on every retry; `None` if it does not.
+#[pyfunction]
+pub(crate) fn looks_random(part: &str) -> Option<&'static str> {
+    key::looks_random(part)
+}
+
+/// SHA-256 of tool, version and arguments. Raises `EncodeError` with the path of what JSON cannot hold.
+#[pyfunction]
+pub(crate) fn fingerprint<'py>(
+    py: Python<'py>,
+    tool: &str,
+    version: &str,
+    arguments: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let json = encode::to_json(arguments)?;
+    let fingerprint = idempotency::fingerprint(tool, version, &json)
+        .map_err(|error| encode_error(py, "json", &error.to_string()))?;
+    Ok(PyBytes::new(py, &fingerprint.0))
+}

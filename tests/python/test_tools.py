@@ -1,0 +1,378 @@
+import asyncio
+import gc
+import inspect
+import json
+
+import pytest
+
+from tidegate import (
+    ConfigError,
+    Done,
+    Gate,
+    IdempotencyMismatchError,
+    OutcomeUnknownError,
+    Skipped,
+    StoreUnavailableError,
+    ToolPolicy,
+    current_execution,
+)
+
+UNREACHABLE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def gate():
+    return Gate()
+
+
+@pytest.fixture
+def effects():
+    return []
+
+
+def counted(gate, name):
+    lines = [line for line in gate.metrics_text().splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_a_tool_runs_once_per_key_however_it_is_called(gate, effects):
+    @gate.tool(key="refund:{order}", name="refund")
+    def refund(order, amount, *, currency="EUR"):
+        """Give money back."""
+        effects.append((order, amount, currency))
+        return len(effects)
+
+    assert refund("7", 10) == refund(order="7", amount=10) == refund("7", 10, currency="EUR") == 1
+    assert refund("8", 10) == 2
+    with pytest.raises(IdempotencyMismatchError):
+        refund("7", 11)
+    assert effects == [("7", 10, "EUR"), ("8", 10, "EUR")]
+    assert refund.__doc__ == "Give money back."
+    assert list(inspect.signature(refund).parameters) == ["order", "amount", "currency"]
+    assert counted(gate, 'tool_call_total{tool="refund",status="replay"}') == 2
+    assert counted(gate, 'tool_call_total{tool="refund",status="mismatch"}') == 1
+
+
+async def test_an_async_tool_stays_async(gate, effects):
+    @gate.tool(key=lambda order: f"ship:{order}", effect="idempotent")
+    async def ship(order):
+        await asyncio.sleep(0)
+        effects.append(current_execution().downstream_key)
+        return order
+
+    assert inspect.iscoroutinefunction(ship)
+    assert await asyncio.gather(ship("7"), ship("7")) == ["7", "7"]
+    assert len(effects) == 1
+
+
+def test_methods_are_tools_and_the_object_is_no_argument(gate, effects):
+    class Shop:
+        def __init__(self, name):
+            self.name = name
+
+        @gate.tool(key="{self.name}:{order}")
+        def sell(self, order):
+            effects.append((self.name, order))
+            return len(effects)
+
+    assert Shop("a").sell("1") == Shop("a").sell("1") == 1
+    assert Shop("b").sell("1") == 2
+
+
+def test_what_fills_a_template_cannot_pass_for_its_borders(gate, effects):
+    @gate.tool(key="{tenant}:{order}")
+    def pay(tenant, order):
+        effects.append((tenant, order))
+
+    pay("a:b", "c")
+    pay("a", "b:c")
+    assert len(effects) == 2
+
+
+@pytest.mark.parametrize("key", ["{nobody}", "{order.nothing}", "{", "{order!x}", "{order:>9}"])
+def test_a_template_that_cannot_be_filled_says_what_can(gate, effects, key):
+    @gate.tool(key=key)
+    def pay(order):
+        effects.append(order)
+
+    with pytest.raises(ConfigError, match="tool.key"):
+        pay("7")
+    with pytest.raises(ConfigError, match="tool.key"):
+        pay(None)
+    assert effects == []
+
+
+def test_wrong_arguments_are_refused_before_anything_is_written(gate):
+    @gate.tool(key="k")
+    def pay(order):
+        return order
+
+    with pytest.raises(TypeError):
+        pay()
+    assert gate._tools.store.get("k") is None
+
+
+def test_chosen_arguments_tell_calls_apart(gate, effects):
+    @gate.tool(key="a:{order}", fields=["order", "amount"])
+    def pay(order, amount, comment):
+        effects.append(comment)
+
+    @gate.tool(key="b:{order}", ignore=["session"])
+    def book(order, session):
+        effects.append(order)
+
+    pay("7", 1, "thanks")
+    pay("7", 1, "many thanks")
+    book("7", object())
+    book("7", object())
+    assert effects == ["thanks", "7"]
+
+
+def test_a_new_version_is_another_call(gate):
+    for version in ("1", "2"):
+
+        @gate.tool(key="k", version=version)
+        def pay():
+            return 1
+
+        if version == "1":
+            pay()
+        else:
+            with pytest.raises(IdempotencyMismatchError):
+                pay()
+
+
+@pytest.mark.parametrize("wrong", [{"kee": "k"}, {"key": 7}, {"name": 7}, {"effect": "x"}, {"effect": "transactional"}])
+def test_a_tool_that_cannot_be_is_refused_where_it_is_declared(gate, wrong):
+    with pytest.raises(ConfigError, match="tool"):
+        gate.tool(**wrong)(lambda: None)
+
+
+def test_a_generator_is_no_tool(gate):
+    with pytest.raises(ConfigError, match="generator"):
+
+        @gate.tool(key="k")
+        def tool():
+            yield 1
+
+
+def test_a_tool_without_a_key_needs_a_journal(gate):
+    @gate.tool
+    def pay():
+        return 1
+
+    with pytest.raises(ConfigError, match=r"gate\.journal"):
+        pay()
+    with gate.journal("run-7"):
+        assert pay() == 1
+
+
+class Model:
+    """Answers an agent's questions; words its arguments differently each time it is asked."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def ask(self, messages):
+        self.asked += 1
+        if messages[-1]["role"] == "tool":
+            return {"text": f"Charged: {messages[-1]['content']}"}
+        memo = ["for the blue chair", "blue chair, thank you", "chair (blue)"][self.asked % 3]
+        arguments = {"customer": "zoe", "amount": 20, "memo": memo}
+        return {"tool": "charge", "id": f"call_{self.asked}", "arguments": arguments}
+
+
+def agent(journal, model, charge, *, fail_after_tool=False):
+    messages = [{"role": "user", "content": "Sell me the blue chair."}]
+    while True:
+        answer = journal.ask(model.ask, messages)
+        if "text" in answer:
+            return answer["text"]
+        messages.append({"role": "tool", "content": charge(**answer["arguments"])})
+        if fail_after_tool:
+            raise ConnectionError("the last question failed")
+
+
+def test_a_run_that_is_repeated_charges_once(store_url, effects):
+    gate, model = Gate(store=store_url), Model()
+
+    @gate.tool(effect="at_most_once")
+    def charge(customer, amount, memo):
+        effects.append(memo)
+        return f"receipt {len(effects)}"
+
+    with pytest.raises(ConnectionError), gate.journal("order-7") as journal:
+        agent(journal, model, charge, fail_after_tool=True)
+    for _ in range(2):
+        with gate.journal("order-7") as journal:
+            assert agent(journal, model, charge) == "Charged: receipt 1"
+    assert len(effects) == 1
+    assert model.asked == 2, "each turn was asked once"
+
+
+def test_the_control_with_a_key_of_arguments_charges_twice(effects):
+    gate, model = Gate(), Model()
+
+    def digest(**arguments):
+        return "charge:" + json.dumps(arguments, sort_keys=True)
+
+    @gate.tool(key=digest)
+    def charge(customer, amount, memo):
+        effects.append(memo)
+        return f"receipt {len(effects)}"
+
+    class NoJournal:
+        def ask(self, function, messages):
+            return function(messages)
+
+    with pytest.raises(ConnectionError):
+        agent(NoJournal(), model, charge, fail_after_tool=True)
+    agent(NoJournal(), model, charge)
+    assert len(effects) == 2
+
+
+def test_two_equal_calls_in_one_turn_are_two(gate, effects):
+    @gate.tool
+    def charge(amount):
+        effects.append(amount)
+        return len(effects)
+
+    for _ in range(2):
+        with gate.journal("order-7") as journal:
+            journal.ask(lambda: "charge twice")
+            assert [charge(1), charge(1)] == [1, 2]
+    with gate.journal("order-8") as journal:
+        journal.ask(lambda: "charge twice")
+        charge(1)
+    assert effects == [1, 1, 1]
+
+
+def test_another_run_tenant_or_workflow_is_another_act(gate, effects):
+    @gate.tool
+    def charge():
+        effects.append(1)
+
+    for names in ({}, {"tenant": "b"}, {"workflow": "b"}, {}):
+        with gate.journal("order-7", **names):
+            charge()
+    assert len(effects) == 3
+
+
+async def test_async_questions_and_tools_are_journaled(store_url, effects):
+    gate, asked = Gate(store=store_url), []
+
+    @gate.tool
+    async def charge(amount):
+        effects.append(amount)
+        return len(effects)
+
+    async def ask(amounts):
+        asked.append(amounts)
+        return amounts
+
+    for wording in ([5, 6], [5, 6, 7]):
+        async with gate.journal("order-7") as journal:
+            amounts = await journal.ask(ask, wording)
+            assert await asyncio.gather(*map(charge, amounts)) == [1, 2]
+    assert effects == [5, 6]
+    assert asked == [[5, 6]]
+
+
+async def test_a_question_that_failed_is_asked_again(gate):
+    asked = []
+
+    async def ask():
+        asked.append(1)
+        if len(asked) == 1:
+            raise ConnectionError
+        return "yes"
+
+    with pytest.raises(ConnectionError):
+        async with gate.journal("run-7") as journal:
+            await journal.ask(ask)
+    async with gate.journal("run-7") as journal:
+        assert await journal.ask(ask) == "yes"
+
+
+def test_a_stream_cannot_be_kept(gate):
+    with gate.journal("run-7") as journal, pytest.raises(ConfigError, match="stream"):
+        journal.ask(print, stream=True)
+
+
+def test_a_tool_that_may_be_left_out_is_when_time_is_short(gate, effects):
+    @gate.tool(key="k", critical=False, timeout=5)
+    def look_up():
+        effects.append(1)
+        return "found"
+
+    with gate.journal("run-7", deadline=2):
+        skipped = look_up()
+    assert isinstance(skipped, Skipped)
+    assert not skipped
+    assert (skipped.tool, skipped.reason) == ("look_up", "deadline")
+    assert "may be incomplete" in str(skipped)
+    assert effects == []
+    with gate.journal("run-7", deadline=60):
+        assert look_up() == "found"
+    assert counted(gate, 'tool_call_total{tool="look_up",status="skipped"}') == 1
+
+
+async def test_without_its_store_a_tool_is_left_out_or_replaced(effects):
+    gate = Gate(store=UNREACHABLE)
+
+    @gate.tool(key="a", critical=False)
+    def notify():
+        effects.append("notify")
+
+    @gate.tool(key="b", fallback=lambda city: f"no weather for {city}")
+    async def weather(city):
+        effects.append(city)
+
+    @gate.tool(key="c", fallback=0.0)
+    def score():
+        effects.append("score")
+
+    @gate.tool(key="d")
+    def pay():
+        effects.append("pay")
+
+    assert notify() == Skipped("notify", "store_unavailable")
+    assert await weather("Oslo") == "no weather for Oslo"
+    assert score() == 0.0
+    with pytest.raises(StoreUnavailableError):
+        pay()
+    assert effects == []
+    assert counted(gate, "tool_call_total") == 7
+
+
+def test_a_tool_in_doubt_is_never_left_out_silently(gate):
+    @gate.tool(key="k", critical=False, fallback="nothing")
+    def pay():
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        pay()
+    with pytest.raises(OutcomeUnknownError):
+        pay()
+
+
+def test_a_tool_can_be_reconciled(gate):
+    @gate.tool(key="k", reconcile=lambda key: Done(f"found {key}"))
+    def pay():
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        pay()
+    assert pay() == "found k"
+
+
+async def test_a_call_leaves_nothing_behind(gate):
+    @gate.tool(key="k:{n}", **{"effect": "read"})
+    async def look(n):
+        return n
+
+    for n in range(50):
+        await look(n)
+    gc.collect()
+    assert gate._tools.flights._by_key == {}
+    assert ToolPolicy() == ToolPolicy()
