@@ -32,6 +32,9 @@ test-rust: ## Run the tests of the core, which need no Python
 test-python: install ## Run the tests of the package
 	$(BIN)/pytest -q
 
+chaos: install ## Kill processes while they run tools, and count what became of every action
+	$(BIN)/python tests/chaos/run.py
+
 simulate: ## Run the fleet simulator and print its figures beside those of common retry policies
 	cargo run --release --quiet --example simulate
 
@@ -82,4 +85,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python simulate plot picture fmt clean
+.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python chaos simulate plot picture fmt clean

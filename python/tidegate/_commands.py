@@ -18,6 +18,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from tidegate import ConfigError, __version__, _demo, _doctor, _plot
+from tidegate import ConfigError, __version__, _demo, _plot
+from tidegate._idem_commands import idem
 from tidegate.testing import FaultServer
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ _NEXT = (
 @click.version_option(__version__, prog_name="tidegate", message="%(prog)s %(version)s")
 def tidegate() -> None:
     """Guarded calls to OpenAI-compatible APIs."""
+
+
+tidegate.add_command(idem)
 
 
 @contextmanager

@@ -546,9 +546,7 @@ class Store:
     def purge(self) -> int:
         """Drop what has expired; return how many."""
 
-    def hold(
-        self, key: str, owner: bytes, fence: int, lease: float, watched: bool
-    ) -> Hold:
+    def hold(self, key: str, owner: bytes, fence: int, lease: float, watched: bool) -> Hold:
         """Renew a lease until the hold is stopped; `watched` gives it a ticket on the running loop."""
 
     def transaction(self) -> Transaction | None:

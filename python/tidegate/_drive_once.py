@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tidegate import _core
 
+
 def run(once: Once) -> Any:
     """Live a call on this thread."""
     life = once.life()

@@ -29,7 +29,18 @@ class Execution:
         connection: For ``effect="transactional"``: the connection through which the tool writes.
     """
 
-    __slots__ = ("_connection", "_hold", "_lease", "_outer", "_owner", "_store", "attempt", "fence", "key", "tool")
+    __slots__ = (
+        "_connection",
+        "_hold",
+        "_lease",
+        "_outer",
+        "_owner",
+        "_store",
+        "attempt",
+        "fence",
+        "key",
+        "tool",
+    )
 
     def __init__(
         self,

@@ -47,7 +47,14 @@ class Journal:
     """
 
     def __init__(
-        self, tools: Tools, run_id: str, *, tenant: str, workflow: str, deadline: float | None, retention: float
+        self,
+        tools: Tools,
+        run_id: str,
+        *,
+        tenant: str,
+        workflow: str,
+        deadline: float | None,
+        retention: float,
     ) -> None:
         warn_of_randomness("run_id", run_id)
         self.run_id = run_id

@@ -141,4 +141,6 @@ def fingerprint(
 
 
 def _same(default: object, value: object) -> bool:
-    return default is value or (type(default) is type(value) and isinstance(value, str | int | float) and default == value)
+    return default is value or (
+        type(default) is type(value) and isinstance(value, str | int | float) and default == value
+    )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # Waits between looks at a call of another process, in seconds.
 _FIRST_LOOK, _GROWTH, _LONGEST_LOOK = 0.05, 1.5, 1.0
+_MOMENT = 0.002
 # How long the store may take to answer, before the effect and after it.
 _BEFORE, _AFTER = 2.0, 10.0
 
@@ -205,7 +206,8 @@ class Once:
                     waited = True
                     flight = self.flights.get(self.key)
                     seconds = _LONGEST_LOOK if flight else look * random.uniform(0.75, 1.0)  # noqa: S311
-                    yield Pause(min(seconds, left), flight)
+                    # Not beyond the lease: its end is when somebody may take over.
+                    yield Pause(min(seconds, left, lease_left + _MOMENT), flight)
                     look = min(look * _GROWTH, _LONGEST_LOOK)
 
     def begin(self, owner: bytes) -> _core.Operation:

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use hashlink::LinkedHashMap;
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 
 use super::protocol::{Answer, Operation, apply};
 use super::record::{Record, State};

@@ -17,11 +17,18 @@ pub enum Time {
     /// The machine's; on Redis the server's.
     #[default]
     System,
+    /// Monotonic, as milliseconds to add: a step of the machine's clock does not reach it.
+    Steady(u64),
     /// Moved by hand, for tests.
     Manual(Arc<AtomicU64>),
 }
 
 impl Time {
+    /// Starts at the machine's time and goes on by itself.
+    pub fn steady() -> Self {
+        Self::Steady(Self::System.now().saturating_sub(clock::now().as_nanos() / 1_000_000))
+    }
+
     /// Milliseconds since the Unix epoch.
     pub fn now(&self) -> u64 {
         match self {
@@ -29,6 +36,7 @@ impl Time {
                 let since = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
                 u64::try_from(since.as_millis()).unwrap_or_default()
             }
+            Self::Steady(offset) => offset + clock::now().as_nanos() / 1_000_000,
             Self::Manual(now) => now.load(Ordering::SeqCst),
         }
     }
@@ -62,7 +70,7 @@ impl Store {
     pub fn open(url: &str) -> Result<Self, ConfigError> {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         match scheme {
-            "memory" if matches!(rest, "" | "//") => Ok(Self::Memory(Memory::new(Time::System))),
+            "memory" if matches!(rest, "" | "//") => Ok(Self::Memory(Memory::new(Time::steady()))),
             "sqlite" => Sqlite::open(rest).map(Self::Sqlite),
             "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
             | "rediss+sentinel" => Redis::open(url, Time::System).map(Self::Redis),

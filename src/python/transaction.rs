@@ -1,6 +1,6 @@
 //! The transaction of a tool whose effect and result are committed together.
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};

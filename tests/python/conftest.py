@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass
 
 import pytest
-import redis_server
 
+import redis_server
 from tidegate.testing import FaultServer
 
 _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")

@@ -143,7 +143,8 @@ def test_a_result_that_cannot_be_kept_is_given_once(value):
 
 
 @pytest.mark.parametrize(
-    ("value", "path"), [(object(), "json.amount"), ({"a": [1, {2}]}, "json.amount.a[1]"), (float("nan"), "json.amount")]
+    ("value", "path"),
+    [(object(), "json.amount"), ({"a": [1, {2}]}, "json.amount.a[1]"), (float("nan"), "json.amount")],
 )
 def test_arguments_that_are_no_json_are_refused_with_their_path(ledger, value, path):
     gate = Gate()
@@ -561,7 +562,11 @@ def test_progress_is_kept_for_whoever_must_decide(store_url, wait_until):
     with pytest.raises(ConnectionError):
         gate.once("k", tool)
     record = gate._tools.store.get("k")
-    assert (record["state"], record["note"], record["tool"]) == ("in_doubt", "order 7 sent", tool.__qualname__)
+    assert (record["state"], record["note"], record["tool"]) == (
+        "in_doubt",
+        "order 7 sent",
+        tool.__qualname__,
+    )
 
 
 def test_there_is_no_execution_outside_a_tool():

@@ -142,7 +142,9 @@ def test_a_new_version_is_another_call(gate):
                 pay()
 
 
-@pytest.mark.parametrize("wrong", [{"kee": "k"}, {"key": 7}, {"name": 7}, {"effect": "x"}, {"effect": "transactional"}])
+@pytest.mark.parametrize(
+    "wrong", [{"kee": "k"}, {"key": 7}, {"name": 7}, {"effect": "x"}, {"effect": "transactional"}]
+)
 def test_a_tool_that_cannot_be_is_refused_where_it_is_declared(gate, wrong):
     with pytest.raises(ConfigError, match="tool"):
         gate.tool(**wrong)(lambda: None)
@@ -367,7 +369,7 @@ def test_a_tool_can_be_reconciled(gate):
 
 
 async def test_a_call_leaves_nothing_behind(gate):
-    @gate.tool(key="k:{n}", **{"effect": "read"})
+    @gate.tool(key="k:{n}", effect="read")
     async def look(n):
         return n
 

@@ -53,7 +53,7 @@ impl Redis {
         patience: Duration,
     ) -> Result<Answer, StoreError> {
         let now = match &self.time {
-            Time::System => String::new(),
+            Time::System | Time::Steady(_) => String::new(),
             manual @ Time::Manual(_) => manual.now().to_string(),
         };
         let mut invocation = self.script.key(format!("{PREFIX}{key}"));

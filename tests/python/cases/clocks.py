@@ -134,6 +134,18 @@ _STEPPED = """
         while state() == "open":
             time.sleep(0.002)
         return time.monotonic() - start
+    def lease(client):
+        owner = tidegate._core.fingerprint("abandoned", "1", time.monotonic())[:16]
+        policy = tidegate.ToolPolicy(effect="idempotent", lease=seconds)
+        def tool():
+            return None
+        print_ = tidegate._core.fingerprint(tool.__qualname__, "1", {})
+        begin = tidegate._core.Operation.begin(owner, print_, "idempotent", "tool", seconds, 900.0, True)
+        key = f"lease {time.monotonic_ns()}"
+        start = time.monotonic()
+        assert client.gate._tools.store.answer(key, begin)[0] == "acquired"
+        client.gate.once(key, tool, policy=policy)
+        return time.monotonic() - start
     def measure(step):
         limits = tidegate.Limits(rpm=round(60 / seconds), headroom=0.0, learn=False)
         policy = tidegate.BreakerPolicy(
@@ -142,6 +154,7 @@ _STEPPED = """
             "limiter": lambda: adapter.gate({"base_backoff_s": 0.01}, limits=limits),
             "backoff": lambda: adapter.gate({"base_backoff_s": 0.01}),
             "breaker": lambda: adapter.gate({"max_attempts": 1}, breaker=policy),
+            "lease": lambda: adapter.gate({}),
         }[what]()
         client = tidegate.Client(sys.argv[1], "key", gate=gate)
         before, start = time.time() - time.monotonic(), time.monotonic()
@@ -169,10 +182,13 @@ def wall_clock_step(content, expect):
 
 
 def _stepped(told, steps, expect):
-    found = re.fullmatch(r"(limiter waiting|backoff of|breaker open) ([\d.]+) s", told)
+    found = re.fullmatch(
+        r"(limiter waiting|backoff of|breaker open|in-process idempotency lease) ([\d.]+) s", told
+    )
     if not found:
         unknown("while", told)
-    what, seconds = found[1].split()[0], float(found[2])
+    what = "lease" if found[1].endswith("lease") else found[1].split()[0]
+    seconds = float(found[2])
     rules = [
         {
             "match": {"header": {"x-test-call": "busy"}, "every": 2},

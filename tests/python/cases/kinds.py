@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from cases import (
+    args_key,
     breaker_sim,
     http_script,
+    idem_sim,
     label_metrics,
     limiter_sim,
     pending,
@@ -21,12 +23,14 @@ from cases import (
 from cases.case import Check
 
 _RUNNERS = {
+    "args_key": args_key.checks,
     "backoff_table": tables.backoff_table,
     "breaker_sim": breaker_sim.checks,
     "duration_table": tables.duration_table,
     "env_table": settings.env_table,
     "estimate_table": tokens.estimate_table,
     "http_script": http_script.checks,
+    "idem_sim": idem_sim.checks,
     "limiter_sim": limiter_sim.checks,
     "metrics": label_metrics.checks,
     "raw_http": raw_http.checks,

@@ -9,10 +9,10 @@ import logging
 import threading
 import time
 
-from cases import adapter, child, pending, serving
+from cases import adapter, child, pending, serving, stores
 from cases.case import Check
 from cases.expect import unknown
-from tidegate import AsyncClient, Client
+from tidegate import AsyncClient, Client, ToolPolicy
 
 _RUNS = """
     import asyncio, gc, sys
@@ -165,11 +165,15 @@ def _ticker(content, variant, expect):
     strange = expect.keys() - {"ticker_gap_ms_max", "all_ok"}
     if strange:
         unknown("expectations", sorted(strange))
-    gate = adapter.gate({"gate": content["gate"]})
+    with stores.store("sqlite" if variant.startswith("sqlite") else "memory") as (url, _):
+        _tick_beside(content, variant, expect, adapter.gate({"gate": content["gate"]}, store=url))
+
+
+def _tick_beside(content, variant, expect, gate):
     logger, sleepy = logging.getLogger("tidegate"), _Sleepy()
     if variant.startswith("log handler that sleeps"):
         logger.addHandler(sleepy)
-    elif variant not in {"async only", "sync threads + async share gate and limiter"}:
+    elif variant not in {"async only", "sync threads + async share gate and limiter", "sqlite store in use"}:
         unknown("variant", variant)
     try:
         with serving.server(latency_ms=content["upstream_delay_s"] * 1000) as server:
@@ -198,8 +202,15 @@ async def _tick(url, gate, content, *, threads):
     calls = [
         asyncio.to_thread(blocking.post, "/chat/completions", json=adapter.REQUEST) for _ in range(in_threads)
     ]
+
+    async def call(number):
+        return await client.post("/chat/completions", json=adapter.REQUEST | {"seed": number})
+
+    # Each under a key of its own: the store is written to before and after it.
+    policy = ToolPolicy(effect="read")
     calls += [
-        client.post("/chat/completions", json=adapter.REQUEST) for _ in range(content["calls"] - in_threads)
+        gate.once(f"call {number}", call, number, policy=policy)
+        for number in range(content["calls"] - in_threads)
     ]
     answers = await asyncio.gather(*calls)
     ticking.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases import cancelling, churn, clocks, leaving, loops, pending, pickling, processes, tls
+from cases import cancelling, churn, clocks, contention, leaving, loops, pending, pickling, processes, tls
 from cases.case import Check
 
 _RUNNERS = {
@@ -18,6 +18,7 @@ _RUNNERS = {
     "private_ca": tls.private_ca,
     "repeat_asyncio_run": loops.repeat_asyncio_run,
     "sigint_sync": cancelling.sigint_sync,
+    "sqlite_contention": contention.sqlite_contention,
     "ticker": loops.ticker,
     "two_keys": clocks.two_keys,
     "wall_clock_step": clocks.wall_clock_step,
