@@ -5,6 +5,8 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/tidegate/target
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 PYTHON ?= python3
 VENV := .venv
+SUITE_VENV ?= $(HOME)/.cache/tidegate/suite
+SUITE_OPTIONS ?= --compare
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
@@ -34,6 +36,9 @@ test-python: install ## Run the tests of the package
 
 chaos: install ## Kill processes while they run tools, and count what became of every action
 	$(BIN)/python tests/chaos/run.py
+
+suite: install ## Run the official SDK's tests against the drop-ins, over a real socket; both bars as one line of JSON
+	$(BIN)/python tests/suite/judge.py $(SUITE_VENV) --pythonpath python $(SUITE_OPTIONS)
 
 simulate: ## Run the fleet simulator and print its figures beside those of common retry policies
 	cargo run --release --quiet --example simulate
@@ -85,4 +90,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python chaos simulate plot picture fmt clean
+.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python chaos suite simulate plot picture fmt clean

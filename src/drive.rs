@@ -10,6 +10,7 @@ mod pipe;
 mod read;
 mod report;
 mod routes;
+mod stepped;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use self::live::{Stream, StreamOver};
 pub use self::order::{CallInfo, Deliver, Order, Outcome, Reply, StreamEndRule, UsageSource};
 pub use self::pipe::{Found, Pump, READ_AHEAD, Tap, pipe};
 pub use self::routes::call;
+pub use self::stepped::{Ended, Go, Next, Stepped, whole};
 
 use self::attempt::{Attempt, Outgoing, attempt};
 use self::bill::Asked;

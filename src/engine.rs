@@ -255,7 +255,7 @@ impl Engine {
         self.scopes.lock().values().cloned().collect()
     }
 
-    fn transport(&self, options: TransportOptions) -> Result<Arc<dyn Transport>, ConfigError> {
+    pub fn transport(&self, options: TransportOptions) -> Result<Arc<dyn Transport>, ConfigError> {
         let mut transports = self.transports.lock();
         if let Some(transport) = transports.get(&options) {
             return Ok(Arc::clone(transport));
@@ -373,6 +373,32 @@ impl Upstream {
             base,
             headers,
             transport,
+            timeouts,
+            max_attempts,
+            paths: Mutex::default(),
+        })
+    }
+
+    /// Where a request goes that was made elsewhere, complete with its credential.
+    pub fn of_request(
+        engine: &Engine,
+        url: &Url,
+        headers: &HeaderMap,
+        timeouts: Timeouts,
+        max_attempts: u32,
+        transport: TransportOptions,
+    ) -> Result<Self, ConfigError> {
+        const CREDENTIALS: [&str; 4] = ["authorization", "api-key", "x-api-key", "x-goog-api-key"];
+        let key =
+            CREDENTIALS.iter().find_map(|name| headers.get(*name)).map_or(&b""[..], |value| value.as_bytes());
+        // The same key is the same credential, whichever client sends it.
+        let key = String::from_utf8_lossy(key.strip_prefix(b"Bearer ").unwrap_or(key));
+        Ok(Self {
+            origin: redirect::origin(url).into(),
+            credential: engine.hasher.hash_one(key.as_ref()),
+            base: url.clone(),
+            headers: HeaderMap::new(),
+            transport: engine.transport(transport)?,
             timeouts,
             max_attempts,
             paths: Mutex::default(),

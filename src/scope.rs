@@ -104,6 +104,10 @@ impl Scope {
         queue.admission.next_wake(now)
     }
 
+    pub fn has_model(&self) -> bool {
+        !self.key.model.is_empty()
+    }
+
     /// No attempt starts before `until`: the server asked for it.
     pub fn cool_down(&self, now: Instant, until: Instant) {
         self.change(now, |admission| admission.cool_down(now, until));

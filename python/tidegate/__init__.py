@@ -8,6 +8,8 @@
 Retries cannot amplify, limits are obeyed, bills are true; `Gate` says how.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tidegate import _core
 from tidegate._client import AsyncClient, Client, info
 from tidegate._context import current_tags, tags
@@ -73,14 +75,38 @@ from tidegate._tool_policy import Done, NotDone, ToolPolicy, Unknown
 
 __version__ = _core.VERSION
 
+_DROP_INS = frozenset({"AsyncAzureOpenAI", "AsyncOpenAI", "AzureOpenAI", "OpenAI"})
+
+if TYPE_CHECKING:
+    from tidegate._openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
+
+
+def __getattr__(name: str) -> Any:
+    # Importing tidegate does not import the openai package, which takes long and may not be there.
+    if name not in _DROP_INS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from tidegate import _openai
+    except ModuleNotFoundError as error:
+        if error.name != "openai":
+            raise
+        raise ImportError(
+            f'tidegate.{name} needs the openai package: pip install "tidegate[openai]"', name="openai"
+        ) from None
+    return getattr(_openai, name)
+
+
 __all__ = [
     "APIConnectionError",
     "APIStatusError",
     "APITimeoutError",
     "AdmissionError",
+    "AsyncAzureOpenAI",
     "AsyncClient",
+    "AsyncOpenAI",
     "AsyncStream",
     "AuthenticationError",
+    "AzureOpenAI",
     "BadRequestError",
     "BreakerPolicy",
     "CallError",
@@ -108,6 +134,7 @@ __all__ = [
     "NoEffectError",
     "NotDone",
     "NotFoundError",
+    "OpenAI",
     "OutcomeUnknownError",
     "OverloadedError",
     "PermissionDeniedError",

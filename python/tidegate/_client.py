@@ -16,7 +16,7 @@ from tidegate._stream import AsyncStream, Stream, StreamEvent, maker, streaming
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Self, Unpack
 
     from tidegate._core import CallInfo, Response, Ticket, Upstream
@@ -31,15 +31,25 @@ def info(answer: object) -> CallInfo:
     """Return how a call went: attempts, retries, usage, cost, times and trace id.
 
     Args:
-        answer: The response of a call, or the error that it raised.
+        answer: What a call returned, whole or parsed or raw, or the error that it raised.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is neither, or a plain value that nothing can be attached to.
     """
-    found = getattr(answer, "info", None)
-    if isinstance(found, _core.CallInfo):
-        return found
+    for found in _told_by(answer):
+        if isinstance(found, _core.CallInfo):
+            return found
     raise TypeError(f"tidegate.info() takes the response or the error of a call, not {type(answer).__name__}")
+
+
+def _told_by(answer: object) -> Iterator[object]:
+    yield getattr(answer, "info", None)
+    yield getattr(answer, "_tidegate_info", None)
+    # Raw answers, streams, files and errors of the SDK hold a response of httpx, or are one.
+    for response in (answer, *(getattr(answer, name, None) for name in ("response", "http_response"))):
+        extensions = getattr(response, "extensions", None)
+        if isinstance(extensions, dict):
+            yield getattr(extensions.get("tidegate"), "info", None)
 
 
 class _BaseClient:

@@ -6,10 +6,11 @@ from contextvars import Context
 from decimal import Decimal
 from os import PathLike
 from types import ModuleType
-from typing import Any, Generic, Literal, final, overload
+from typing import Any, Generic, Literal, TypeAlias, final, overload
 
 from typing_extensions import TypeVar
 
+from tidegate._errors import CallError
 from tidegate._policies import (
     BreakerPolicy,
     Degrade,
@@ -419,6 +420,102 @@ class CallInfo:
     @property
     def notice(self) -> str | None:
         """What to tell the user about it."""
+
+Errand: TypeAlias = Literal["attempt", "admit", "whole"]
+_Request: TypeAlias = tuple[str, str, list[tuple[bytes, bytes]], bytes, tuple[float | None, ...] | None]
+
+@final
+class Transport:
+    """How requests leave that were made elsewhere; see `tidegate.httpx`."""
+
+    def __new__(
+        cls, engine: Engine, *, ca_bundle: str | None, http2: bool, proxy: str | None
+    ) -> Transport: ...
+    def exchange(
+        self,
+        *,
+        max_attempts: int | None = None,
+        tags: Mapping[str, str] | None = None,
+        log_level: int = ...,
+    ) -> Exchange:
+        """Open a call, of which nothing is sent yet. `None` is the gate's own number of attempts."""
+
+@final
+class Exchange:
+    """A call whose attempts are asked for one by one, or as a whole.
+
+    A request is its method, URL, raw headers, body, and seconds for connect, read, write and pool. An errand
+    is ``attempt`` (gates, request, answer), ``admit`` (the gates; the caller sends) or ``whole`` (every
+    attempt).
+    """
+
+    def submit(
+        self, errand: Errand, request: _Request, *, context: Context | None = None
+    ) -> Ticket[Attempt | Stream]:
+        """Start an errand on the running loop; its future's result is an `Attempt`.
+
+        Raises:
+            RuntimeError: No loop of asyncio runs on this thread.
+        """
+
+    def call(self, errand: Errand, request: _Request) -> Attempt | Stream:
+        """Do an errand and wait for its end without the interpreter."""
+
+    def answered(
+        self,
+        request: _Request,
+        status: int,
+        headers: list[tuple[bytes, bytes]],
+        content: bytes,
+        first_byte: float,
+    ) -> Attempt:
+        """Tell of the answer to an attempt that the caller sent after ``admit``."""
+
+    def failed(self, kind: str, message: str) -> Attempt:
+        """Tell that such an attempt got no answer."""
+
+    def cut(self) -> Attempt:
+        """Tell that the call's deadline came during such an attempt."""
+
+@final
+class Attempt:
+    """What became of an attempt, or of a whole call."""
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status that the answer means; `None` without an answer."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Raw pairs, names in lower case."""
+
+    @property
+    def content(self) -> bytes:
+        """The body, decompressed."""
+
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """What kept an answer from coming: kind and words."""
+
+    @property
+    def retry_in(self) -> float | None:
+        """Seconds to wait before another attempt; `None` if the call is over."""
+
+    @property
+    def error(self) -> CallError | None:
+        """What the call ended with, if it is over and failed."""
+
+    @property
+    def info(self) -> CallInfo | None:
+        """How the call went, if it is over."""
+
+    @property
+    def as_it_came(self) -> bool:
+        """Whether the answer is a stream that failed before its first content, for the caller to read."""
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds within which the caller's own attempt has to end."""
 
 @final
 class Diagnosis:

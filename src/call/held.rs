@@ -54,7 +54,9 @@ impl Call {
             Class::Overloaded => verdict.status != 503,
             _ => false,
         };
-        if let Some(hint) = verdict.hint.filter(|_| shared) {
+        // A request that names no model says nothing about which quota it was: one endpoint's hint must not hold
+        // back all the others.
+        if let Some(hint) = verdict.hint.filter(|_| shared && self.scope.has_model()) {
             self.scope.cool_down(now, now + hint.min(self.plan.retry.max_retry_after));
         }
     }

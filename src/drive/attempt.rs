@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::begin::{Began, begin, flow};
@@ -32,6 +33,8 @@ pub(super) struct Answer {
     pub(super) first_byte: Duration,
     /// Said of a stream that failed before its first content.
     pub(super) verdict: Option<Verdict>,
+    /// What came of that stream, for a caller that reads such streams itself.
+    pub(super) prelude: Bytes,
 }
 
 /// What is sent, and where.
@@ -142,7 +145,7 @@ async fn collect(
     while let Some(chunk) = piece(&mut body, under.limit, idle).await? {
         whole.push(chunk, engine.max_response_bytes())?;
     }
-    Ok(Answer { status, headers, body: whole.into_bytes(), first_byte, verdict: None })
+    Ok(Answer { status, headers, body: whole.into_bytes(), first_byte, verdict: None, prelude: Bytes::new() })
 }
 
 /// The next piece of a body, in time.
@@ -185,9 +188,20 @@ fn timeout(kind: TransportErrorKind, what: &str, limit: Option<Duration>) -> Tra
 fn request(order: &Order, number: u32, with_usage: Option<&Bytes>) -> Request {
     const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
     let mut headers = order.headers.clone();
-    headers.insert(RETRY_COUNT, HeaderValue::from(number - 1));
-    let body = with_usage.unwrap_or(&order.body).clone();
-    Request { method: order.method.clone(), url: order.url.clone(), headers, body }
+    if order.numbered {
+        headers.insert(RETRY_COUNT, HeaderValue::from(number - 1));
+    }
+    if with_usage.is_some() {
+        // It is that of the body which its maker knows.
+        headers.remove(CONTENT_LENGTH);
+    }
+    Request {
+        method: order.method.clone(),
+        url: order.url.clone(),
+        headers,
+        body: with_usage.unwrap_or(&order.body).clone(),
+        foreign: order.foreign,
+    }
 }
 
 /// A body in one piece; a body that came in one piece is not copied.

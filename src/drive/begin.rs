@@ -51,12 +51,21 @@ pub(super) fn flow(order: &Order, response: &Response, hide_figures: bool) -> Op
     let kind = response.headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
     if kind == b"text/event-stream" {
+        if order.foreign && !has_known_events(order) {
+            return Some(Flow::Bytes);
+        }
         return Some(Flow::Events(Box::new(Reader::new(form, sse::DEFAULT_LIMIT, hide_figures))));
     }
     // A web page in place of an answer is a failure, and is read as one.
     let read =
         matches!(kind.as_slice(), b"" | b"application/json" | b"text/html") || kind.ends_with(b"+json");
     (!read).then_some(Flow::Bytes)
+}
+
+/// Whether it can be told of the events where the content begins. Those of other APIs are not held back for it.
+fn has_known_events(order: &Order) -> bool {
+    let path = order.url.path().trim_end_matches('/');
+    ["/chat/completions", "/completions", "/responses", "/messages"].iter().any(|known| path.ends_with(known))
 }
 
 pub(super) async fn begin(
@@ -137,12 +146,20 @@ async fn first_content(began: &mut Began, order: &Order, under: Under) -> Result
             let verdict = classify::error(began.status, &began.headers, &data, clock::wall());
             return Ok(Some(failed(began, verdict, data)));
         }
+        if over && order.foreign {
+            return Ok(None);
+        }
         if over {
             let verdict = Verdict { retry: Retry::Once, ..empty(began.status, "the stream has no content") };
             return Ok(Some(failed(began, verdict, Bytes::new())));
         }
         if ended && !any_event {
             let verdict = empty(began.status, "the stream has no events");
+            return Ok(Some(failed(began, verdict, Bytes::new())));
+        }
+        if ended && order.foreign {
+            // To an SDK it is one that is complete.
+            let verdict = empty(began.status, "the stream ended before its first content");
             return Ok(Some(failed(began, verdict, Bytes::new())));
         }
         if ended {
@@ -183,8 +200,10 @@ fn empty(status: u16, message: &str) -> Verdict {
 }
 
 fn failed(began: &Began, verdict: Verdict, body: Bytes) -> Answer {
-    let Began { status, headers, first_byte, .. } = began;
+    let Began { status, headers, first_byte, items, .. } = began;
+    let prelude = items.iter().flat_map(|item| item.data.iter().copied()).collect();
     Answer {
+        prelude,
         status: *status,
         headers: headers.clone(),
         body,

@@ -45,6 +45,10 @@ pub struct Order {
     pub url: Url,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// Whether `x-stainless-retry-count` tells the server which attempt it is.
+    pub numbered: bool,
+    /// Made by an SDK, complete: redirects are the SDK's, and so is what it accepts as an answer.
+    pub foreign: bool,
     pub timeouts: Timeouts,
     pub max_attempts: u32,
     pub tags: Option<Arc<Tags>>,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
 
 use super::attempt::Answer;
@@ -33,17 +34,28 @@ pub(super) fn read(
     answer: Answer,
     reserved: u64,
 ) -> (Answered, Read) {
-    let Answer { status, headers, body, first_byte, verdict } = answer;
+    let Answer { status, headers, body, first_byte, verdict, prelude: _ } = answer;
     let wall = clock::wall();
+    let said = verdict.is_some();
     // These have no body to judge.
     let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
-    let classify::Answer { verdict, mut reading } = if let Some(verdict) = verdict {
+    let classify::Answer { mut verdict, mut reading } = if let Some(verdict) = verdict {
         classify::Answer { verdict, reading: None }
     } else if bare {
         classify::Answer { verdict: Verdict::success(status), reading: None }
     } else {
         classify::answer(status, &headers, &body, wall)
     };
+    if order.foreign && status < 300 && !said {
+        let asks_a_model = order.method == Method::POST && facts.is_some_and(|facts| facts.model.is_some());
+        if !asks_a_model {
+            // Files, jobs and stored answers: what they tell of errors and usage is of the past.
+            (verdict, reading) = (Verdict::success(status), None);
+        } else if verdict.class == Class::Empty && (reading.is_some() || !headers.contains_key(CONTENT_TYPE))
+        {
+            verdict = Verdict::success(status);
+        }
+    }
     // A server that does not say which tier served has served the one that was asked for.
     if let Some(reading) = &mut reading
         && reading.service_tier.is_none()

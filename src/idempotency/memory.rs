@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use hashlink::LinkedHashMap;
 use crate::lock::Mutex;
+use hashlink::LinkedHashMap;
 
 use super::protocol::{Answer, Operation, apply};
 use super::record::{Record, State};

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::idempotency;
-use super::outcome::{Delivery, Sink, into_python, lost};
+use super::outcome::{Delivery, Sink, attempt_into_python, into_python, lost};
 use super::runtime::{self, Inside, Task};
 use super::stream::PyStream;
 
@@ -78,6 +78,7 @@ pub(crate) fn wait(
             match delivery {
                 Delivery::Event(record) => record.log(py, None)?,
                 Delivery::Outcome(outcome) => return into_python(py, *outcome),
+                Delivery::Attempt(finished) => return attempt_into_python(py, *finished),
                 Delivery::Stream(opened) => {
                     // From here on the stream stops its task.
                     stop.0 = None;

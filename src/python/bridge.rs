@@ -22,7 +22,7 @@ use pyo3::{PyTraverseError, PyVisit, intern};
 use slab::Slab;
 
 use super::idempotency;
-use super::outcome::{Delivery, Sink, into_python, lost};
+use super::outcome::{Delivery, Sink, attempt_into_python, into_python, lost};
 use super::runtime::{self, Task};
 use super::stream::{Opened, PyStream};
 
@@ -244,6 +244,7 @@ impl LoopQueue {
             }
             Delivery::Outcome(outcome) => into_python(py, *outcome),
             Delivery::Store(answered) => idempotency::into_python(py, *answered),
+            Delivery::Attempt(finished) => attempt_into_python(py, *finished),
             Delivery::Lost => Err(lost()),
         };
         let Some(future) = self.take(key).and_then(|pending| pending.future) else { return Ok(()) };

@@ -16,7 +16,7 @@ use super::errors::config_error;
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
 use super::response::parse;
 use super::runtime::{self, Task};
-use super::stream::Opened;
+use super::stream::hand_on;
 use super::trace::Observer;
 use super::{encode, policy};
 use crate::clock;
@@ -58,7 +58,7 @@ impl<T> PerProcess<T> {
 pub(crate) struct PyEngine {
     settings: Settings,
     engine: PerProcess<Engine>,
-    observer: Observer,
+    pub(super) observer: Observer,
 }
 
 /// The settings in the core's terms, kept for the next process.
@@ -310,15 +310,7 @@ impl Job {
             promise.kept = true;
             match delivered {
                 Delivered::Outcome(outcome) => promise.sink.deliver(Delivery::Outcome(outcome)),
-                Delivered::Stream(stream) => {
-                    let (status, headers) = (stream.status(), stream.headers().clone());
-                    let partial = stream.partial().clone();
-                    let (pump, tap) = drive::pipe(*stream);
-                    let opened = Opened { tap, form, status, headers, partial };
-                    promise.sink.deliver(Delivery::Stream(Box::new(opened)));
-                    pump.run().await;
-                    promise.sink.deliver(Delivery::Over);
-                }
+                Delivered::Stream(stream) => hand_on(*stream, form, false, &promise.sink).await,
             }
         });
         Ok(Task::new(task.abort_handle()))
@@ -328,7 +320,7 @@ impl Job {
 /// A task that ends without an outcome says so, lest somebody wait for ever.
 pub(super) struct Promise<S: Sink> {
     pub(super) sink: S,
-    kept: bool,
+    pub(super) kept: bool,
 }
 
 impl<S: Sink> Promise<S> {
@@ -376,6 +368,8 @@ impl PyUpstream {
             url: upstream.url(path.0, &[]).map_err(config)?,
             headers: upstream.headers.clone(),
             body,
+            numbered: true,
+            foreign: false,
             timeouts: upstream.timeouts.clone(),
             max_attempts: upstream.max_attempts,
             tags: None,

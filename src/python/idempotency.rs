@@ -422,7 +422,11 @@ impl PyStore {
     }
 }
 
-fn spawn<S: Sink>(py: Python<'_>, sink: S, work: impl Future<Output = Answered> + Send + 'static) -> PyResult<Task> {
+fn spawn<S: Sink>(
+    py: Python<'_>,
+    sink: S,
+    work: impl Future<Output = Answered> + Send + 'static,
+) -> PyResult<Task> {
     let task = runtime::handle(py)?.spawn(async move {
         let mut promise = Promise::new(sink);
         let answered = work.await;

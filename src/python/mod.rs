@@ -5,8 +5,10 @@ mod blocking;
 mod bridge;
 mod doctor;
 mod encode;
+mod ended;
 mod engine;
 mod errors;
+mod exchange;
 mod idempotency;
 mod mock;
 mod outcome;
@@ -34,7 +36,11 @@ mod core {
     #[pymodule_export]
     use super::doctor::PyDiagnosis;
     #[pymodule_export]
+    use super::ended::PyAttempt;
+    #[pymodule_export]
     use super::engine::{PyEngine, PyUpstream};
+    #[pymodule_export]
+    use super::exchange::{PyExchange, PyTransport};
     #[pymodule_export]
     use super::idempotency::{
         PyHold, PyOperation, PyStore, check_key, escape_key, fingerprint, idem_key, looks_random,

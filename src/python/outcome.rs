@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
+use super::ended::{Finished, PyAttempt};
 use super::errors;
 use super::idempotency::Answered;
 use super::response::PyResponse;
@@ -17,6 +18,8 @@ pub(crate) enum Delivery {
     Outcome(Box<Outcome>),
     /// What a store of idempotency records answered.
     Store(Box<Answered>),
+    /// The end of an attempt that was made for a transport.
+    Attempt(Box<Finished>),
     /// The call goes on as a stream.
     Stream(Box<Opened>),
     /// What is waited for of a stream is there.
@@ -103,4 +106,8 @@ pub(crate) fn into_python(py: Python<'_>, outcome: Outcome) -> PyResult<Py<PyAny
         Ok(reply) => Py::new(py, PyResponse::new(reply, outcome.info)).map(Py::into_any),
         Err(error) => Err(errors::call_error(py, &error, outcome.info)),
     }
+}
+
+pub(crate) fn attempt_into_python(py: Python<'_>, finished: Finished) -> PyResult<Py<PyAny>> {
+    Ok(Py::new(py, PyAttempt::new(py, finished)?)?.into_any())
 }

@@ -13,11 +13,12 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use super::blocking::{self, Mailbox};
 use super::bridge::{self, Ticket};
 use super::errors;
-use super::outcome::lost;
+use super::outcome::{Delivery, Sink, lost};
 use super::response::PyCallInfo;
 use super::runtime;
 use crate::classify;
-use crate::drive::{CallInfo, Found, Tap};
+use crate::drive::{self, CallInfo, Found, Stream, Tap};
+use crate::error::Cause;
 use crate::stream::{Form, Item};
 
 /// A stream on its way to whoever asked for it.
@@ -27,6 +28,8 @@ pub(crate) struct Opened {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) partial: CallInfo,
+    /// A failure that the server tells is an event for the caller, and the end of the stream an end.
+    pub(crate) failures_are_events: bool,
 }
 
 /// An answer that is read while it comes.
@@ -39,21 +42,34 @@ pub(crate) struct PyStream {
     status: u16,
     headers: HeaderMap,
     partial: CallInfo,
+    failures_are_events: bool,
     generation: u64,
     /// Where the log records of a call without a loop arrive.
     mailbox: Option<Arc<Mailbox>>,
     names: Mutex<Option<(String, Py<PyString>)>>,
 }
 
+/// Hands a stream to whoever asked for it, and keeps it going until its end.
+pub(crate) async fn hand_on(stream: Stream, form: Form, failures_are_events: bool, sink: &impl Sink) {
+    let (status, headers) = (stream.status(), stream.headers().clone());
+    let partial = stream.partial().clone();
+    let (pump, tap) = drive::pipe(stream);
+    let opened = Opened { tap, form, status, headers, partial, failures_are_events };
+    sink.deliver(Delivery::Stream(Box::new(opened)));
+    pump.run().await;
+    sink.deliver(Delivery::Over);
+}
+
 impl PyStream {
     pub(crate) fn new(opened: Opened, mailbox: Option<Arc<Mailbox>>) -> Self {
-        let Opened { tap, form, status, headers, partial } = opened;
+        let Opened { tap, form, status, headers, partial, failures_are_events } = opened;
         Self {
             tap: Some(tap),
             form,
             status,
             headers,
             partial,
+            failures_are_events,
             generation: runtime::generation(),
             mailbox,
             names: Mutex::default(),
@@ -76,6 +92,9 @@ impl PyStream {
             Found::Nothing => Ok(None),
             Found::Over(over) => match &over.result {
                 Ok(()) => Ok(Some(PyList::empty(py).into_any())),
+                Err(error) if self.failures_are_events && matches!(error.cause, Cause::Answer { .. }) => {
+                    Ok(Some(PyList::empty(py).into_any()))
+                }
                 Err(error) => Err(errors::stream_error(py, error, &over)),
             },
             Found::Gone if tap.is_closed() => Ok(Some(PyList::empty(py).into_any())),
@@ -88,7 +107,7 @@ impl PyStream {
         for item in items {
             let data = PyBytes::new(py, &item.data);
             match self.form {
-                Form::Bytes => list.append(data)?,
+                Form::Bytes | Form::AsItCame => list.append(data)?,
                 Form::Events => {
                     let name = item.event.map(|name| self.name(py, name));
                     list.append(PyTuple::new(py, [name.into_bound_py_any(py)?, data.into_any()])?)?;

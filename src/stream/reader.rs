@@ -14,6 +14,8 @@ pub enum Form {
     Events,
     /// The bytes as they came, event by event.
     Bytes,
+    /// The same with what the server says of a failure, for a caller that reads the events itself.
+    AsItCame,
 }
 
 /// A piece of the answer: an event, or bytes.
@@ -64,7 +66,7 @@ impl Reader {
     }
 
     pub fn push(&mut self, chunk: Bytes) {
-        if self.form == Form::Bytes {
+        if self.form != Form::Events {
             self.raw_bytes += chunk.len();
             self.raw.push_back(chunk.clone());
         }
@@ -90,11 +92,13 @@ impl Reader {
             if seen == Seen::Opaque && !cut {
                 self.observer.opaque_content();
             }
-            let hidden = cut || seen == Seen::Error || seen == Seen::Figures && self.hide_figures;
+            let hidden = cut
+                || seen == Seen::Error && self.form != Form::AsItCame
+                || seen == Seen::Figures && self.hide_figures;
             match self.form {
                 Form::Events if hidden || seen == Seen::Done => {}
                 Form::Events => items.push(Item { event: event.event, data: event.data }),
-                Form::Bytes => self.release(hidden, items),
+                Form::Bytes | Form::AsItCame => self.release(hidden, items),
             }
         }
         Ok(events)

@@ -24,6 +24,8 @@ pub struct Request {
     pub url: Url,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// Made by an SDK, which follows redirects itself and numbers what it sends: this goes out once.
+    pub foreign: bool,
 }
 
 /// Headers may hold credentials and a query may hold a token, so neither is shown.
@@ -60,8 +62,8 @@ pub trait Body: Send {
 pub trait Transport: fmt::Debug + Send + Sync {
     /// Sends `request` and returns when the head of the answer has come.
     ///
-    /// Follows the redirects that [`redirect`] allows and nothing else; retries nothing, but for one
-    /// transparent resend on a kept-alive connection that turns out to be dead.
+    /// Follows the redirects that [`redirect`] allows and nothing else; retries nothing, but for one transparent
+    /// resend on a kept-alive connection that turns out to be dead.
     fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>>;
 }
 

@@ -12,12 +12,13 @@ use super::Request;
 
 pub const MAX_HOPS: usize = 10;
 
-const CREDENTIALS: [HeaderName; 5] = [
+const CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
     COOKIE,
     PROXY_AUTHORIZATION,
     HeaderName::from_static("api-key"),
     HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-goog-api-key"),
 ];
 
 /// The request that follows `request`'s redirect, or `None` where the answer itself is the result.
@@ -62,6 +63,7 @@ mod tests {
             url: Url::parse("https://a.test/v1/x").unwrap(),
             headers,
             body: Bytes::from_static(b"{}"),
+            foreign: false,
         }
     }
 

@@ -84,7 +84,8 @@ impl ReqwestTransport {
         };
         // No connection was opened meanwhile, so ours came from the pool.
         let pooled = connects > 0 && connects == self.connects.load(Ordering::Relaxed);
-        if error.kind == TransportErrorKind::NotProcessed || error.kind == TransportErrorKind::Reset && pooled
+        if error.kind == TransportErrorKind::NotProcessed
+            || error.kind == TransportErrorKind::Reset && pooled && !request.foreign
         {
             return self.send_once(request).await.map_err(transport_error);
         }
@@ -95,7 +96,8 @@ impl ReqwestTransport {
         for _ in 0..=redirect::MAX_HOPS {
             let mut response = self.send_on_a_live_connection(&request).await?;
             let status = response.status().as_u16();
-            if (300..400).contains(&status)
+            if !request.foreign
+                && (300..400).contains(&status)
                 && let Some(next) = redirect::follow(&request, status, response.headers())
             {
                 request = next;
@@ -156,7 +158,8 @@ fn transport_error(error: reqwest::Error) -> TransportError {
     } else if error.is_connect() {
         if error.is_timeout() { TransportErrorKind::ConnectTimeout } else { TransportErrorKind::Connect }
     } else if error.is_decode() {
-        TransportErrorKind::Decode
+        // Decompression stands before the connection and passes its failures on as its own.
+        if from_connection(&error) { TransportErrorKind::Body } else { TransportErrorKind::Decode }
     } else if never_processed(&error) {
         TransportErrorKind::NotProcessed
     } else if error.is_body() {
@@ -182,6 +185,17 @@ fn never_processed(error: &reqwest::Error) -> bool {
             return error.is_remote()
                 && (error.is_go_away() && reason == Some(h2::Reason::NO_ERROR)
                     || error.is_reset() && reason == Some(h2::Reason::REFUSED_STREAM));
+        }
+        source = cause.source();
+    }
+    false
+}
+
+fn from_connection(error: &reqwest::Error) -> bool {
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if cause.is::<hyper::Error>() || cause.is::<h2::Error>() {
+            return true;
         }
         source = cause.source();
     }

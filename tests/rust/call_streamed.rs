@@ -262,8 +262,14 @@ proptest! {
 #[test]
 fn classes_of_errors_in_streams() {
     for (body, class) in [
-        (&br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#[..], Class::Overloaded),
-        (br#"{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded"}}}"#, Class::RateLimit),
+        (
+            &br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#[..],
+            Class::Overloaded,
+        ),
+        (
+            br#"{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded"}}}"#,
+            Class::RateLimit,
+        ),
         (br#"{"type":"error","code":"server_error","message":"boom"}"#, Class::ServerError),
     ] {
         let verdict = classify::error(200, &HeaderMap::new(), body, std::time::UNIX_EPOCH);

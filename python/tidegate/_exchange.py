@@ -1,0 +1,133 @@
+"""Calls whose requests are made elsewhere: by an SDK, which hands them to a transport of tidegate."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tidegate import _context, _core
+from tidegate._log import NOTHING, level_for_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidegate._core import Attempt, CallInfo, Errand, Exchange, Stream
+
+Request = tuple[str, str, list[tuple[bytes, bytes]], bytes, tuple[float | None, ...] | None]
+
+_PHASES = ("connect", "read", "write", "pool")
+
+
+def described(request: Any, content: bytes) -> Request:
+    """Return a request of httpx as the core takes it."""
+    timeout = request.extensions.get("timeout")
+    phases = None if timeout is None else tuple(timeout.get(phase) for phase in _PHASES)
+    return request.method, str(request.url), request.headers.raw, content, phases
+
+
+class Call:
+    """One call, whose attempts a retry loop asks for one by one."""
+
+    __slots__ = ("_make", "attempt", "exchange", "level", "max_attempts")
+
+    def __init__(self, make: Callable[..., Exchange], max_attempts: int | None) -> None:
+        self._make = make
+        self.max_attempts = max_attempts
+        self.level = level_for_calls()
+        self.exchange: Exchange | None = None
+        self.attempt: Ended | None = None
+
+    def _current(self) -> Exchange:
+        # An attempt after the last one, as a redirect or a resend with a fresh token, is a call of its own.
+        over = self.attempt is not None and self.attempt.retry_in is None
+        if self.exchange is None or over:
+            self.exchange = self._make(
+                max_attempts=self.max_attempts, tags=_context.ambient() or None, log_level=self.level
+            )
+        return self.exchange
+
+    def run(self, errand: Errand, request: Request) -> Ended:
+        """Do an errand and wait for its end without the interpreter."""
+        exchange = self._current()
+        self.attempt = None
+        return self._end(exchange.call(errand, request))
+
+    async def run_async(self, errand: Errand, request: Request) -> Ended:
+        """Do an errand from asyncio; where another library runs the tasks, from a thread."""
+        exchange = self._current()
+        self.attempt = None
+        context = None if self.level == NOTHING else contextvars.copy_context()
+        try:
+            ticket = exchange.submit(errand, request, context=context)
+        except RuntimeError:
+            import anyio.to_thread
+
+            ended: Attempt | Stream = await anyio.to_thread.run_sync(
+                exchange.call, errand, request, abandon_on_cancel=True
+            )
+            return self._end(ended)
+        try:
+            return self._end(await ticket.future)
+        except BaseException:
+            ticket.cancel()
+            # The future holds the error and the error this frame: a cycle, were the ticket still in it.
+            del ticket
+            raise
+
+    def answered(
+        self,
+        request: Request,
+        status: int,
+        headers: list[tuple[bytes, bytes]],
+        content: bytes,
+        first_byte: float,
+    ) -> Ended:
+        """Tell of the answer to an attempt that was admitted and sent by somebody else."""
+        assert self.exchange is not None  # noqa: S101 admitted before
+        return self._end(self.exchange.answered(request, status, headers, content, first_byte))
+
+    def failed(self, kind: str, message: str) -> Ended:
+        """Tell that such an attempt got no answer."""
+        assert self.exchange is not None  # noqa: S101 admitted before
+        return self._end(self.exchange.failed(kind, message))
+
+    def leave(self) -> None:
+        """Give up the call; what it holds goes back."""
+        self.exchange = None
+
+    def _end(self, ended: Attempt | Stream) -> Ended:
+        self.attempt = Streaming(ended) if isinstance(ended, _core.Stream) else ended
+        return self.attempt
+
+
+class Streaming:
+    """An attempt whose answer comes in pieces."""
+
+    __slots__ = ("stream",)
+
+    # As an `Attempt` that has succeeded.
+    as_it_came = False
+    error = None
+    failure = None
+    retry_in = None
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        return self.stream.status
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Raw pairs, names in lower case."""
+        return self.stream.headers
+
+    @property
+    def info(self) -> CallInfo:
+        """How the call went, as far as it has."""
+        return self.stream.info
+
+
+Ended: TypeAlias = "Attempt | Streaming"

@@ -1,0 +1,72 @@
+"""The drop-ins: the official classes, and `gate=`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import openai
+
+from tidegate._sdk import AsyncSeams, AsyncSend, SyncSeams, SyncSend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class OpenAI(SyncSeams, openai.OpenAI, SyncSend):  # type: ignore[misc]
+    """The official client with tidegate below it.
+
+    Args:
+        gate: The engine and its state. Default: `tidegate.default_gate`.
+        settings: The official class's own, unchanged. ``max_retries=N`` means at most N + 1 attempts.
+    """
+
+    with_options = SyncSeams.copy
+
+
+class AsyncOpenAI(AsyncSeams, openai.AsyncOpenAI, AsyncSend):  # type: ignore[misc]
+    """The official asynchronous client with tidegate below it; see `OpenAI`."""
+
+    with_options = AsyncSeams.copy
+
+
+class AzureOpenAI(SyncSeams, openai.AzureOpenAI, SyncSend):  # type: ignore[misc]
+    """The official client for Azure with tidegate below it; see `OpenAI`."""
+
+    with_options = SyncSeams.copy
+
+
+class AsyncAzureOpenAI(AsyncSeams, openai.AsyncAzureOpenAI, AsyncSend):  # type: ignore[misc]
+    """The official asynchronous client for Azure with tidegate below it; see `OpenAI`."""
+
+    with_options = AsyncSeams.copy
+
+
+def _signed_as(official: Callable[..., Any], ours: Callable[..., Any]) -> inspect.Signature:
+    """Return the official signature with `gate`."""
+    theirs = inspect.signature(official)
+    gate = inspect.signature(ours).parameters["gate"]
+    return theirs.replace(parameters=[*theirs.parameters.values(), gate])
+
+
+def _own(cls: type, official: type, name: str) -> None:
+    """Give a class a method of its own that shows the official one's signature."""
+    inherited = getattr(cls, name)
+
+    def method(self: Any, **settings: Any) -> Any:
+        return inherited(self, **settings)
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"{cls.__name__}.{name}", inherited.__doc__
+    method.__signature__ = _signed_as(getattr(official, name), inherited)  # type: ignore[attr-defined]
+    setattr(cls, name, method)
+
+
+for _cls, _official in (
+    (OpenAI, openai.OpenAI),
+    (AsyncOpenAI, openai.AsyncOpenAI),
+    (AzureOpenAI, openai.AzureOpenAI),
+    (AsyncAzureOpenAI, openai.AsyncAzureOpenAI),
+):
+    for _name in ("__init__", "copy", "with_options"):
+        _own(_cls, _official, _name)
+    _cls.__module__ = "tidegate"

@@ -1,0 +1,358 @@
+//! The engine as a transport: requests that were made elsewhere, complete with URL, headers and body.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lock::Mutex;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use url::Url;
+
+use super::blocking::{self, Mailbox};
+use super::bridge::{self, Ticket};
+use super::ended::{Finished, PyAttempt};
+use super::engine::{Promise, PyEngine};
+use super::errors::config_error;
+use super::outcome::{Delivery, LogListener, NOTHING, Sink};
+use super::runtime::{self, Task};
+use super::stream::hand_on;
+use crate::config::{self, Timeouts};
+use crate::drive::{self, Deliver, Ended, Next, Order, Reply, Stepped, StreamEndRule};
+use crate::engine::{Engine, Upstream};
+use crate::error::{ConfigError, TransportError, TransportErrorKind};
+use crate::event::{Level, Listener, Tags};
+use crate::stream::Form;
+use crate::transport::TransportOptions;
+
+/// How requests leave: the pool's settings.
+#[pyclass(frozen, name = "Transport", module = "tidegate._core")]
+pub(crate) struct PyTransport {
+    engine: Py<PyEngine>,
+    options: TransportOptions,
+}
+
+#[pymethods]
+impl PyTransport {
+    #[new]
+    #[pyo3(signature = (engine, *, ca_bundle, http2, proxy))]
+    fn new(
+        py: Python<'_>,
+        engine: Py<PyEngine>,
+        ca_bundle: Option<String>,
+        http2: bool,
+        proxy: Option<String>,
+    ) -> PyResult<Self> {
+        let _inside = runtime::enter(py);
+        let options = TransportOptions { ca_bundle, http2, proxy, ..TransportOptions::default() };
+        // What is wrong with the settings is said here, not by the first call.
+        engine.get().current(py)?.transport(options.clone()).map_err(|error| config_error(py, &error))?;
+        Ok(Self { engine, options })
+    }
+
+    /// A call, of which nothing is sent yet.
+    #[pyo3(signature = (*, max_attempts=None, tags=None, log_level=NOTHING))]
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        max_attempts: Option<u32>,
+        tags: Option<Tags>,
+        log_level: i32,
+    ) -> PyResult<PyExchange> {
+        let _inside = runtime::enter(py);
+        let engine = self.engine.get().current(py)?;
+        Ok(PyExchange {
+            gate: self.engine.clone_ref(py),
+            max_attempts: max_attempts.unwrap_or(engine.retry_policy().max_attempts).max(1),
+            engine,
+            options: self.options.clone(),
+            tags: tags.map(Arc::new),
+            log_level,
+            stepped: Arc::default(),
+        })
+    }
+}
+
+/// What is to be done with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Errand {
+    /// One attempt: the gates, the request, its answer.
+    Attempt,
+    /// The gates alone; the caller sends.
+    Admit,
+    /// The call with all its attempts and waits.
+    Whole,
+}
+
+impl Errand {
+    fn parse(name: &str) -> PyResult<Self> {
+        match name {
+            "attempt" => Ok(Self::Attempt),
+            "admit" => Ok(Self::Admit),
+            "whole" => Ok(Self::Whole),
+            _ => Err(PyValueError::new_err("an errand is attempt, admit or whole")),
+        }
+    }
+}
+
+/// Connect, read, write and pool: seconds, as in the SDK's `Timeout`.
+type Phases = (Option<f64>, Option<f64>, Option<f64>, Option<f64>);
+
+/// Method, URL, raw headers, body and the bounds on its phases.
+type Request<'py> =
+    (String, String, Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>, Bound<'py, PyBytes>, Option<Phases>);
+
+/// A call whose attempts are asked for one by one, or as a whole.
+#[pyclass(frozen, name = "Exchange", module = "tidegate._core")]
+pub(crate) struct PyExchange {
+    gate: Py<PyEngine>,
+    engine: Arc<Engine>,
+    options: TransportOptions,
+    max_attempts: u32,
+    tags: Option<Arc<Tags>>,
+    log_level: i32,
+    /// Away while an attempt is in flight, so that stopping the attempt is leaving the call.
+    stepped: Arc<Mutex<Option<Stepped>>>,
+}
+
+#[pymethods]
+impl PyExchange {
+    /// Starts an errand on the running loop.
+    #[pyo3(signature = (errand, request, *, context=None))]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        errand: &str,
+        request: Request<'_>,
+        context: Option<Py<PyAny>>,
+    ) -> PyResult<Ticket> {
+        let _inside = runtime::enter(py);
+        let job = self.job(py, errand, request)?;
+        bridge::submit(py, context, |courier| job.spawn(py, courier))
+    }
+
+    /// The same, waited for without the GIL.
+    fn call(&self, py: Python<'_>, errand: &str, request: Request<'_>) -> PyResult<Py<PyAny>> {
+        let mut inside = runtime::enter(py);
+        let job = self.job(py, errand, request)?;
+        blocking::wait(py, &mut inside, |mailbox| job.spawn(py, mailbox))
+    }
+
+    /// Tells of the answer to an attempt that the caller sent after `admit`.
+    fn answered(
+        &self,
+        py: Python<'_>,
+        request: Request<'_>,
+        status: u16,
+        headers: Vec<(Bound<'_, PyBytes>, Bound<'_, PyBytes>)>,
+        content: &Bound<'_, PyBytes>,
+        first_byte: f64,
+    ) -> PyResult<PyAttempt> {
+        let order = self.order(py, request)?;
+        let reply = Reply {
+            status,
+            headers: header_map(&headers)?,
+            body: Bytes::copy_from_slice(content.as_bytes()),
+        };
+        let first_byte = Duration::try_from_secs_f64(first_byte).unwrap_or_default();
+        self.told(py, |stepped| stepped.answered(&order, reply, first_byte))
+    }
+
+    /// Tells that an attempt that the caller sent after `admit` got no answer.
+    fn failed(&self, py: Python<'_>, kind: &str, message: String) -> PyResult<PyAttempt> {
+        let kind = match kind {
+            "connect" => TransportErrorKind::Connect,
+            "connect_timeout" => TransportErrorKind::ConnectTimeout,
+            "read_timeout" => TransportErrorKind::IdleTimeout,
+            "body" => TransportErrorKind::Body,
+            "request" => TransportErrorKind::Request,
+            _ => TransportErrorKind::Reset,
+        };
+        self.told(py, |stepped| stepped.failed(TransportError { kind, message }))
+    }
+
+    /// Tells that the call's deadline came during an attempt that the caller sent.
+    fn cut(&self, py: Python<'_>) -> PyResult<PyAttempt> {
+        self.told(py, Stepped::cut)
+    }
+}
+
+impl PyExchange {
+    fn told(&self, py: Python<'_>, what: impl FnOnce(&mut Stepped) -> drive::Ended) -> PyResult<PyAttempt> {
+        let _inside = runtime::enter(py);
+        let lost = || PyRuntimeError::new_err("no attempt of this call is under way");
+        let mailbox = Arc::new(Mailbox::default());
+        let mut stepped = self.stepped.lock().take().ok_or_else(lost)?;
+        stepped.listen(listener(&mailbox, self.log_level));
+        let ended = what(&mut stepped);
+        stepped.listen(None);
+        let finished = Finished::Ended(ended);
+        if finished.may_go_on() {
+            *self.stepped.lock() = Some(stepped);
+        }
+        mailbox.log(py)?;
+        PyAttempt::new(py, finished)
+    }
+
+    fn job(&self, py: Python<'_>, errand: &str, request: Request<'_>) -> PyResult<Job> {
+        let errand = Errand::parse(errand)?;
+        let mut order = self.order(py, request)?;
+        let log_level = if self.gate.get().observer.place(py, &mut order)? {
+            Level::Debug as i32
+        } else {
+            self.log_level
+        };
+        let options = TransportOptions { connect_timeout: order.timeouts.connect, ..self.options.clone() };
+        let upstream = Upstream::of_request(
+            &self.engine,
+            &order.url,
+            &order.headers,
+            order.timeouts.clone(),
+            order.max_attempts,
+            options,
+        )
+        .map_err(|error| config_error(py, &error))?;
+        let home = Arc::clone(&self.stepped);
+        Ok(Job { engine: Arc::clone(&self.engine), upstream, order, errand, home, log_level })
+    }
+
+    fn order(&self, py: Python<'_>, request: Request<'_>) -> PyResult<Order> {
+        let (method, url, headers, content, phases) = request;
+        let config = |error: ConfigError| config_error(py, &error);
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|_| config(ConfigError::new("method", method, "must be an HTTP method")))?;
+        let url = Url::parse(&url)
+            .map_err(|error| config(ConfigError::new("url", "***", format!("must be a URL ({error})"))))?;
+        let body = Bytes::copy_from_slice(content.as_bytes());
+        Ok(Order {
+            method,
+            url,
+            headers: header_map(&headers)?,
+            timeouts: timeouts(self.engine.timeouts(), phases, body.len()),
+            body,
+            numbered: false,
+            foreign: true,
+            max_attempts: self.max_attempts,
+            tags: self.tags.clone(),
+            failed_before: None,
+            notice: None,
+            trace_id: None,
+            span_id: None,
+            deliver: Deliver::Stream(Form::AsItCame),
+            stream_end: StreamEndRule::Learned,
+        })
+    }
+}
+
+/// An errand ready to be run.
+struct Job {
+    engine: Arc<Engine>,
+    upstream: Upstream,
+    order: Order,
+    errand: Errand,
+    home: Arc<Mutex<Option<Stepped>>>,
+    log_level: i32,
+}
+
+impl Job {
+    fn spawn(self, py: Python<'_>, sink: impl Sink) -> PyResult<Task> {
+        let task = runtime::handle(py)?.spawn(async move {
+            let mut promise = Promise::new(sink);
+            let listener = listener(&promise.sink, self.log_level);
+            // The SDK yields these events of a response and raises nothing.
+            let failures_are_events = self.order.url.path().trim_end_matches('/').ends_with("/responses");
+            let finished = self.run(listener).await;
+            promise.kept = true;
+            match finished {
+                Finished::Ended(Ended { next: Next::Stream(stream), .. }) => {
+                    hand_on(*stream, Form::AsItCame, failures_are_events, &promise.sink).await;
+                }
+                finished => promise.sink.deliver(Delivery::Attempt(Box::new(finished))),
+            }
+        });
+        Ok(Task::new(task.abort_handle()))
+    }
+
+    async fn run(self, listener: Option<Arc<dyn Listener>>) -> Finished {
+        let Self { engine, upstream, mut order, errand, home, .. } = self;
+        if errand == Errand::Whole {
+            const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+            // Another number is the caller's own, and so is the absence of one.
+            order.numbered = order.headers.get(RETRY_COUNT).is_some_and(|count| count == "0");
+            return Finished::Ended(drive::whole(&engine, &upstream, order, listener).await);
+        }
+        let earlier = home.lock().take();
+        let mut stepped =
+            earlier.unwrap_or_else(|| Stepped::new(&engine, &upstream, &order, listener.clone()));
+        stepped.listen(listener);
+        let (finished, left) = if errand == Errand::Admit {
+            let finished = Finished::admitted(stepped.admit().await);
+            let goes_on = finished.may_go_on();
+            (finished, goes_on.then_some(stepped))
+        } else {
+            let (ended, left) = stepped.attempt(&upstream, &order).await;
+            (Finished::Ended(ended), left)
+        };
+        if let Some(mut stepped) = left {
+            stepped.listen(None);
+            *home.lock() = Some(stepped);
+        }
+        finished
+    }
+}
+
+fn listener<S: Sink>(sink: &S, log_level: i32) -> Option<Arc<dyn Listener>> {
+    (log_level < NOTHING)
+        .then(|| Arc::new(LogListener { sink: sink.clone(), lowest: log_level }) as Arc<dyn Listener>)
+}
+
+/// Headers as bytes, in order. Their values may be secrets and are not shown.
+fn header_map(pairs: &[(Bound<'_, PyBytes>, Bound<'_, PyBytes>)]) -> PyResult<HeaderMap> {
+    let mut headers = HeaderMap::with_capacity(pairs.len());
+    for (name, value) in pairs {
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| PyValueError::new_err("a header's name is not valid"))?;
+        let value = HeaderValue::from_bytes(value.as_bytes())
+            .map_err(|_| PyValueError::new_err(format!("the value of the header {name} is not valid")))?;
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+/// The SDK's phases in the engine's terms. `read` bounds the wait for the answer and each gap in it, as there;
+/// the gate's own bounds hold where they are tighter. What the SDK waits for in its pool is the queue here, which
+/// the total timeout bounds.
+fn timeouts(gate: &Timeouts, phases: Option<Phases>, body: usize) -> Timeouts {
+    /// A larger body may take its time to be written before the answer can begin.
+    const SMALL: usize = 64 << 10;
+    let Some((connect, read, write, _)) = phases else { return gate.clone() };
+    let seconds = |value: Option<f64>| value.and_then(|value| config::seconds("timeout", value).ok());
+    let (read, write) = (seconds(read), seconds(write));
+    let first_byte = if body > SMALL { read.zip(write).map(|(read, write)| read + write) } else { read };
+    let tighter = |own: Option<Duration>, gates: Option<Duration>| match (own, gates) {
+        (Some(own), Some(gates)) => Some(own.min(gates)),
+        (one, other) => one.or(other),
+    };
+    // The SDK knows no such bound: the gate's holds only if somebody has set it.
+    let attempt = gate.attempt.filter(|attempt| Some(*attempt) != Timeouts::default().attempt);
+    Timeouts {
+        connect: pooled_connect(gate.connect, seconds(connect)),
+        first_byte: tighter(first_byte, gate.first_byte),
+        idle: tighter(read, gate.idle),
+        attempt,
+        total: gate.total,
+    }
+}
+
+/// Each connect timeout is a pool of its own, so only few are told apart. A shorter one ends with the wait for
+/// the answer, which includes it.
+fn pooled_connect(gate: Duration, asked: Option<Duration>) -> Duration {
+    const STEPS: [u64; 3] = [15, 60, 600];
+    let longest = Duration::from_secs(600);
+    match asked.unwrap_or(longest) {
+        asked if asked <= gate => gate,
+        asked => STEPS.into_iter().map(Duration::from_secs).find(|step| asked <= *step).unwrap_or(longest),
+    }
+}

@@ -1,0 +1,86 @@
+"""Run the official suite against the drop-ins, and print both bars as one line of JSON.
+
+    judge.py VENV [--select core] [--compare]
+
+What `known.json` lists cannot pass, each with its reason; anything else that fails makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+CLASSES = {
+    "--sync": "OpenAI",
+    "--async": "AsyncOpenAI",
+    "--azure-sync": "AzureOpenAI",
+    "--azure-async": "AsyncAzureOpenAI",
+}
+SHOWN = ("passed", "failed", "bar", "passed_with_class_under_test", "passed_through_httpx2")
+
+
+def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one bar and return what the runner says of it."""
+    command = [sys.executable, str(HERE / "run_suite.py"), str(options.venv), "--mode", mode]
+    command += ["--port", str(options.port), "--hang", "100"]
+    for path in (HERE, *options.pythonpath):
+        command += ["--pythonpath", str(path)]
+    for flag, name in CLASSES.items():
+        command += [flag, f"drop_in:{name}"]
+    if options.select:
+        command += ["--select", options.select]
+    if options.compare:
+        command.append("--compare")
+    process = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    lines = process.stdout.splitlines()
+    if not lines:
+        raise SystemExit(f"the {mode} bar did not run: exit status {process.returncode}")
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result
+
+
+def verdict(mode: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures, and what is wrong with them."""
+    known = json.loads((HERE / "known.json").read_text(encoding="utf-8"))
+    listed = [entry["test"] for entry in known if mode in entry["modes"]]
+    failed = result["failed_ids"]
+    shown: dict[str, Any] = {name: result.get(name) for name in SHOWN}
+    shown["known"] = sum(_matches(name, listed) for name in failed)
+    shown["unexpected"] = [name for name in failed if not _matches(name, listed)]
+    shown["not_run"] = len(result.get("not_run", []))
+    if "wire_diff" in result:
+        shown["wire_diff"] = result["wire_diff"]
+    if result.get("exit_problems"):
+        shown["exit_problems"] = result["exit_problems"]
+    return shown
+
+
+def _matches(name: str, listed: list[str]) -> bool:
+    return any(name == test or name.startswith(test + "[") for test in listed)
+
+
+def main() -> int:
+    """Run both bars."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("venv", type=pathlib.Path)
+    parser.add_argument("--select")
+    parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--mode", choices=("wire", "tunnel"), action="append")
+    parser.add_argument("--port", type=int, default=4010)
+    parser.add_argument("--pythonpath", type=pathlib.Path, action="append", default=[])
+    options = parser.parse_args()
+    shown = {mode: verdict(mode, run(mode, options)) for mode in options.mode or ("wire", "tunnel")}
+    print(json.dumps(shown))
+    wrong = ("unexpected", "not_run", "passed_through_httpx2", "exit_problems")
+    return 1 if any(bar.get(name) for bar in shown.values() for name in wrong) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
