@@ -71,6 +71,7 @@ OWN_METRICS: Final = {
     "tidegate_breaker_state": ("tidegate.breaker.state", "1"),
     "tidegate_breaker_rejections_total": ("tidegate.breaker.rejections", "{call}"),
     "tidegate_breaker_late_total": ("tidegate.breaker.late", "{result}"),
+    "tidegate_stacked_retries_total": ("tidegate.stacked_retries", "{call}"),
     "tidegate_retry_budget_balance": ("tidegate.retry_budget.balance", "{retry}"),
     "tidegate_spend_usd": ("tidegate.spend", "USD"),
     "tidegate_spend_limit_usd": ("tidegate.spend.limit", "USD"),

@@ -237,7 +237,8 @@ def test_caps_are_told_with_their_limits(server):
     assert told[series("tidegate_spend_limit_usd", cap="total route=r")] == 0.5
     [day, of_route] = gate.snapshot()["spend"]
     assert told[series("tidegate_spend_usd", cap="day")] == float(day["spent_usd"]) == 0.0000096
-    assert told[series("tidegate_spend_usd", cap="total route=r")] == float(of_route["spent_usd"]) == 0.0000048
+    of_tag = told[series("tidegate_spend_usd", cap="total route=r")]
+    assert of_tag == float(of_route["spent_usd"]) == 0.0000048
 
 
 class Records(logging.Handler):
