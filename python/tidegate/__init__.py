@@ -58,9 +58,8 @@ from tidegate._policies import (
     Timeouts,
 )
 from tidegate._prices import Prices
-from tidegate._stream import AsyncStream, Stream, StreamEvent
-from tidegate._usage import UsageReport, UsageRow
 from tidegate._skipped import Skipped
+from tidegate._stream import AsyncStream, Stream, StreamEvent
 from tidegate._tool_errors import (
     IdempotencyConflictError,
     IdempotencyMismatchError,
@@ -72,6 +71,7 @@ from tidegate._tool_errors import (
     ToolFailedError,
 )
 from tidegate._tool_policy import Done, NotDone, ToolPolicy, Unknown
+from tidegate._usage import UsageReport, UsageRow
 
 __version__ = _core.VERSION
 

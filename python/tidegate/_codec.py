@@ -1,12 +1,12 @@
 """Results as bytes, such that what is given again equals what was given first.
 
-JSON, with a mark where JSON would blur the type. Nothing that is read can run code: a model's class must have been
-imported by the application itself.
+JSON, with a mark where JSON would blur the type. Nothing that is read can run code: a model's class must have
+been imported by the application itself.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import hashlib
 import json
@@ -58,15 +58,15 @@ def why_omitted(data: bytes) -> str:
 
 _TEXTUAL: dict[type, tuple[str, Callable[[Any], str]]] = {
     bytes: ("bytes", bytes.hex),
-    datetime.datetime: ("datetime", datetime.datetime.isoformat),
-    datetime.date: ("date", datetime.date.isoformat),
+    dt.datetime: ("datetime", dt.datetime.isoformat),
+    dt.date: ("date", dt.date.isoformat),
     decimal.Decimal: ("decimal", str),
     uuid.UUID: ("uuid", str),
 }
 _READERS: dict[str, Callable[[str], Any]] = {
     "bytes": bytes.fromhex,
-    "datetime": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
+    "datetime": dt.datetime.fromisoformat,
+    "date": dt.date.fromisoformat,
     "decimal": decimal.Decimal,
     "uuid": uuid.UUID,
 }
@@ -74,7 +74,7 @@ _COLLECTIONS: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozen
 _NAMES = {kind: name for name, kind in _COLLECTIONS.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:  # noqa: PLR0911 one per type
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -103,7 +103,7 @@ def _is_model(kind: type) -> bool:
     )
 
 
-def _rich(value: Any) -> Any:
+def _rich(value: Any) -> Any:  # noqa: PLR0911 one per mark
     if isinstance(value, list):
         return [_rich(item) for item in value]
     if not isinstance(value, dict):

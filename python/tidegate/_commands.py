@@ -18,7 +18,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from tidegate import ConfigError, __version__, _demo, _doctor, _plot
-from tidegate import ConfigError, __version__, _demo, _plot
 from tidegate._idem_commands import idem
 from tidegate.testing import FaultServer
 

@@ -717,4 +717,4 @@ def looks_random(part: str) -> str | None:
     """Return why a part of a key looks as if it were different on every retry."""
 
 def fingerprint(tool: str, version: str, arguments: object) -> bytes:
-    """Return the SHA-256 of tool, version and arguments; raise `EncodeError` with the path of what is no JSON."""
+    """Return the SHA-256 of tool, version and arguments; `EncodeError` names the path of what is no JSON."""

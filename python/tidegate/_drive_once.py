@@ -128,7 +128,7 @@ def _plain(once: Once, value: Any) -> Any:
     if inspect.iscoroutine(value):
         value.close()
         raise NoEffectError(
-            f"{once.tool} returned a coroutine, which was not run: write it as `async def`, so that it is awaited",
+            f"{once.tool} returned a coroutine, which was not run: write it as `async def`",
             tool=once.tool, key=once.key, reason="no_effect",
         )  # fmt: skip
     return value

@@ -24,8 +24,8 @@ class Execution:
         tool: Name of the tool.
         key: The idempotency key.
         attempt: 1 for the first execution under the key, more after a crash.
-        fence: Grows with each acquisition of the record. A resource that refuses lower ones than it has seen is
-            safe from an owner that was paused.
+        fence: Grows with each acquisition of the record. A resource that refuses lower ones than it has seen
+            is safe from an owner that was paused.
         connection: For ``effect="transactional"``: the connection through which the tool writes.
     """
 
@@ -66,7 +66,7 @@ class Execution:
 
     @property
     def downstream_key(self) -> str:
-        """What to pass on as ``Idempotency-Key``: 64 hex digits, the same for every execution under the key."""
+        """What to pass on as ``Idempotency-Key``: 64 hex digits, the same for each execution under a key."""
         return hashlib.sha256(self.key.encode()).hexdigest()
 
     @property
@@ -78,8 +78,9 @@ class Execution:
     def connection(self) -> Transaction:
         """The connection of a transactional tool. What it writes is committed with its result, or not at all.
 
-        It leads to the store's own file. While a gate uses that file, nothing else in this process may open it with
-        Python's `sqlite3`: two copies of SQLite in one process do not see each other's locks. Other processes may.
+        It leads to the store's own file. While a gate uses that file, nothing else in this process may open
+        it with Python's `sqlite3`: two copies of SQLite in one process do not see each other's locks. Other
+        processes may.
         """
         if self._connection is None:
             raise RuntimeError(f"{self.tool} has no connection: it is not declared effect='transactional'")

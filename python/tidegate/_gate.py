@@ -148,7 +148,8 @@ class Gate:
     ) -> Any:
         """Run a function once under a key: a repetition gets the result of the first run.
 
-        >>> receipt = await gate.once(idem_key(tenant=t, workflow="refund", biz_id=order, step="pay"), pay, order)
+        >>> key = idem_key(tenant="acme", workflow="refund", biz_id=order, step="pay")
+        >>> receipt = await gate.once(key, pay, order)
 
         Args:
             key: What identifies the act, the same on every retry; see `idem_key`.
@@ -184,9 +185,9 @@ class Gate:
             function: Async or not; the tool is like it, and has the same signature.
             settings: ``name`` (default: the function's). ``key``: a template with arguments in braces, or a
                 function of the arguments that returns the key; without one the tool is keyed by its place in
-                the `journal` that it is called in. ``critical=False`` lets it be left out in trouble: it returns
-                a `Skipped`. ``fallback``: a value, or a function of the arguments, that is returned instead.
-                All others: see `ToolPolicy`.
+                the `journal` that it is called in. ``critical=False`` lets it be left out in trouble: it
+                returns a `Skipped`. ``fallback``: a value, or a function of the arguments, that is returned
+                instead. All others: see `ToolPolicy`.
 
         Raises:
             ConfigError: A setting breaks a rule. A call raises what `once` raises.
@@ -204,7 +205,7 @@ class Gate:
         deadline: float | None = None,
         retention: float = 86_400.0,
     ) -> Journal:
-        """Open the journal of an agent's run, so that the run can be repeated; use it in a ``with`` statement.
+        """Open the journal of an agent's run, so that the run can be repeated; use it with ``with``.
 
         Args:
             run_id: Names the run; the same when it is repeated.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "url",
         envvar="TIDEGATE_STORE",
         required=True,
-        help="URL as for Gate(store=); or set TIDEGATE_STORE, which keeps a password out of the list of processes.",
+        help="URL as for Gate(store=); or set TIDEGATE_STORE, which keeps passwords off the command line.",
     )(command)
 
 
@@ -90,7 +90,7 @@ def _readable(key: str, record: dict[str, Any], *, with_result: bool) -> dict[st
     row = {"key": key, **record}
     for name in _TIMES:
         if row[name] is not None:
-            moment = datetime.datetime.fromtimestamp(row[name], datetime.UTC)
+            moment = dt.datetime.fromtimestamp(row[name], dt.UTC)
             row[name] = moment.isoformat(timespec="milliseconds")
     data: bytes | None = row.pop("result")
     if data is not None:
@@ -162,8 +162,8 @@ def resolve(*, url: str, key: str, verdict: str | None, result: Any, fence: int 
             operation = _core.Operation.resolve(fence or record["fence"], False, None, b"")
         if store.call(key, operation, 5.0) != ("held",):
             raise click.ClickException(
-                f"nothing was changed: {key} is {record['state']} and not in doubt; either its owner is at work, "
-                "or it was decided meanwhile"
+                f"nothing was changed: {key} is {record['state']} and not in doubt; either its "
+                "owner is at work, or it was decided meanwhile"
             )
     click.echo(f"{key} is {'done' if verdict == 'done' else 'free again'}")
 

@@ -1,8 +1,9 @@
 """`Gate.journal`: a run of an agent that can be run again.
 
-The model's answers are kept, and tools are keyed by their place in the run: the turn, and which of the tool's calls
-in that turn. So a run that is repeated after a failure gets the same answers, asks for the same tools, and finds
-them done. What the model writes, its ids and wording, is in no key: it would be different if it were asked again.
+The model's answers are kept, and tools are keyed by their place in the run: the turn, and which of the
+tool's calls in that turn. So a run that is repeated after a failure gets the same answers, asks for the same
+tools, and finds them done. What the model writes, its ids and wording, is in no key: it would be different if
+it were asked again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tidegate._tool_policy import ToolPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from tidegate._tool import Tools
 
@@ -33,7 +35,7 @@ def tool_key(tool: str) -> str:
     """Return the key of the next call of a tool in the journal that is open here."""
     journal = _current.get()
     if journal is None:
-        rule = "must be given, as a template such as 'refund:{order_id}'; or call it in `with gate.journal(run_id)`"
+        rule = "must be given, such as 'refund:{order_id}'; or call the tool in `with gate.journal(run_id)`"
         raise ConfigError("tool.key", f"None (of {tool})", rule)
     return journal.next_key(tool)
 
@@ -68,7 +70,7 @@ class Journal:
         self._calls: dict[str, int] = {}
         self._tokens: list[tuple[Token[Any], Token[Any]]] = []
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         self.turn, self._calls = 0, {}
         self._tokens.append((_current.set(self), set_deadline(self._deadline)))
         return self
@@ -78,7 +80,7 @@ class Journal:
         reset_deadline(deadline)
         _current.reset(journal)
 
-    async def __aenter__(self) -> Journal:
+    async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, *_: object) -> None:
@@ -87,7 +89,7 @@ class Journal:
     def ask(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
         """Ask the model, once per turn of the run: a repetition gets the answer that is kept.
 
-        >>> answer = await journal.ask(client.chat.completions.create, model="gpt-5.4-mini", messages=messages)
+        >>> answer = await journal.ask(client.chat.completions.create, model="gpt-5.4-mini", messages=[...])
 
         Args:
             function: What asks; async or not. A stream cannot be kept: ask for the whole answer.

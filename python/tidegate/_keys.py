@@ -24,8 +24,8 @@ class IdempotencyKeyWarning(UserWarning):
 def idem_key(*, tenant: str, workflow: str, biz_id: str | int, step: str) -> str:
     """Return the key of one step of one business act: ``idem:{tenant}:{workflow}:{biz_id}:{step}``.
 
-    Build it from what is the same on every retry: an order's number, not a random UUID or the time. Colons and
-    the like in a part are escaped, so that different parts never make the same key.
+    Build it from what is the same on every retry: an order's number, not a random UUID or the time. Colons
+    and the like in a part are escaped, so that different parts never make the same key.
 
     >>> idem_key(tenant="acme", workflow="refund", biz_id="order-7", step="pay")
     'idem:acme:refund:order-7:pay'
@@ -62,8 +62,8 @@ def warn_of_randomness(name: str, text: str) -> None:
     why = _core.looks_random(text)
     if why is not None:
         warnings.warn(
-            f"the key's {name} looks like {why}: if it is made anew on a retry, the tool runs again; use a field "
-            "of the business act",
+            f"the key's {name} looks like {why}: if it is made anew on a retry, the tool runs again; "
+            "use a field of the business act",
             IdempotencyKeyWarning,
             stacklevel=3,
         )

@@ -1,14 +1,13 @@
 """The life of one call under an idempotency key, free of I/O.
 
-`Once.life` is a generator: it yields what is to be done next (`Ask`, `Pause`, `Body`, `Reconcile`) and is sent
-what came of it. `_drive_once.py` does it, on a loop or on a thread.
+`Once.life` is a generator: it yields what is to be done next (`Ask`, `Pause`, `Body`, `Reconcile`) and is
+sent what came of it. `_drive_once.py` does it, on a loop or on a thread.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from tidegate._tool_errors import (
 from tidegate._tool_policy import Done, NotDone, ToolPolicy
 
 if TYPE_CHECKING:
+    from tidegate._flights import Flight, Flights
     from tidegate._telling import Telling
 
 # Waits between looks at a call of another process, in seconds.
@@ -88,64 +88,6 @@ Step: TypeAlias = Ask | Pause | Body | Reconcile
 Life: TypeAlias = Generator[Step, Any, Any]
 
 
-class Flight:
-    """A call in progress in this process; tells those who wait for it when it lands."""
-
-    __slots__ = ("_landed", "_lock", "_waiters")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._landed = False
-        self._waiters: list[Callable[[], object]] = []
-
-    def on_landing(self, wake: Callable[[], object]) -> None:
-        """Have `wake` called when the flight lands, or now if it has."""
-        with self._lock:
-            if not self._landed:
-                self._waiters.append(wake)
-                return
-        wake()
-
-    def land(self) -> None:
-        """Wake everybody."""
-        with self._lock:
-            self._landed = True
-            waiters, self._waiters = self._waiters, []
-        for wake in waiters:
-            wake()
-
-
-class Flights:
-    """The calls in progress in this process, by key."""
-
-    __slots__ = ("_by_key", "_pid")
-
-    def __init__(self) -> None:
-        self._by_key: dict[str, Flight] = {}
-        self._pid = os.getpid()
-
-    def take_off(self, key: str) -> Flight:
-        """Enter a call."""
-        flight = self._current()[key] = Flight()
-        return flight
-
-    def get(self, key: str) -> Flight | None:
-        """Return the call that is in progress under the key here."""
-        return self._current().get(key)
-
-    def land(self, key: str, flight: Flight) -> None:
-        """Remove a call, and wake those who wait for it."""
-        if self._by_key.get(key) is flight:
-            del self._by_key[key]
-        flight.land()
-
-    def _current(self) -> dict[str, Flight]:
-        # The threads of a parent process are not here, and will not land.
-        if self._pid != os.getpid():
-            self._by_key, self._pid = {}, os.getpid()
-        return self._by_key
-
-
 class Once:
     """One call under one key."""
 
@@ -199,16 +141,19 @@ class Once:
                     if not (yield from self._resolve(fence, verdict)):
                         self._in_doubt(started)
                 case ("in_progress", lease_left):
-                    left = give_up - time.monotonic()
-                    within = current.get()
-                    if self.policy.on_conflict == "error" or left <= 0 or (within and within.holds(self.key)):
-                        self._conflict(lease_left)
                     waited = True
-                    flight = self.flights.get(self.key)
-                    seconds = _LONGEST_LOOK if flight else look * random.uniform(0.75, 1.0)  # noqa: S311
-                    # Not beyond the lease: its end is when somebody may take over.
-                    yield Pause(min(seconds, left, lease_left + _MOMENT), flight)
+                    yield self._pause(look, give_up - time.monotonic(), lease_left)
                     look = min(look * _GROWTH, _LONGEST_LOOK)
+
+    def _pause(self, look: float, left: float, lease_left: float) -> Pause:
+        """Return the wait until the next look at a call in progress, unless this one does not wait."""
+        within = current.get()
+        if self.policy.on_conflict == "error" or left <= 0 or (within and within.holds(self.key)):
+            self._conflict(lease_left)
+        flight = self.flights.get(self.key)
+        seconds = _LONGEST_LOOK if flight else look * random.uniform(0.75, 1.0)  # noqa: S311 no secret
+        # Not beyond the lease: its end is when somebody may take over.
+        return Pause(min(seconds, left, lease_left + _MOMENT), flight)
 
     def begin(self, owner: bytes) -> _core.Operation:
         """Return the claim of a new owner."""
@@ -255,9 +200,10 @@ class Once:
         fail = _core.Operation.fail(execution._owner, execution.fence, effect != "transactional")
         if self.store.answer(self.key, fail) is None:
             self.store.post(self.key, fail, _AFTER)
+        outcome = "in_doubt" if effect == "at_most_once" else "failed"
         self.telling.tell(
-            self, "cancelled", decision="executed", outcome="in_doubt" if effect == "at_most_once" else "failed",
-            reason="cancelled", attempts=execution.attempt,
+            self, "cancelled", decision="executed", outcome=outcome, reason="cancelled",
+            attempts=execution.attempt,
         )  # fmt: skip
 
     def _lost(self, execution: Execution, error: Exception) -> Life:
@@ -272,23 +218,26 @@ class Once:
     def _lease_lost(self, execution: Execution, result: object) -> OutcomeUnknownError:
         kept = " what it returned is in the error's result, and is not kept;" if result is not None else ""
         return OutcomeUnknownError(
-            f"{self.tool} ran under the key {shown(self.key)} and lost its lease before it ended;{kept} {_DECIDE}",
+            f"{self.tool} ran under the key {shown(self.key)} and lost its lease before it ended;{kept} "
+            f"{_DECIDE}",
             tool=self.tool, key=self.key, reason="lease_lost", attempts=execution.attempt, result=result,
         )  # fmt: skip
 
     def _complete(self, execution: Execution, value: Any) -> Life:
         codec, data = _codec.encode(value)
         complete = _core.Operation.complete(execution._owner, execution.fence, True, codec, data)
-        told = {"attempts": execution.attempt, "outcome": "ok"}
+        attempts = execution.attempt
         try:
             answer = yield Ask(complete, _AFTER)
         except StoreUnavailableError:
             # The caller gets the result; a repetition finds the record as a crash would have left it.
-            self.telling.tell(self, "ok", decision="store_unavailable", reason="not_stored", **told)
+            self.telling.tell(
+                self, "ok", decision="store_unavailable", outcome="ok", reason="not_stored", attempts=attempts
+            )
             return value
         if answer == ("held",):
             reason = "not_stored" if codec == _codec.OMITTED else None
-            self.telling.tell(self, "ok", decision="executed", reason=reason, **told)
+            self.telling.tell(self, "ok", decision="executed", outcome="ok", reason=reason, attempts=attempts)
             return value
         return (yield from self._stale(execution, value, codec, data))
 
@@ -307,7 +256,7 @@ class Once:
         raise self._lease_lost(execution, value)
 
     def _failed(self, execution: Execution, error: Exception) -> Life:
-        policy, told = self.policy, {"attempts": execution.attempt}
+        policy = self.policy
         owner, fence = execution._owner, execution.fence
         transactional = policy.effect == "transactional"
         if isinstance(error, (ToolFailedError, *policy.permanent)):
@@ -325,7 +274,8 @@ class Once:
             reason = "not_stored"
         self.telling.tell(
             self, "timeout" if timed_out else "failed", decision="executed",
-            outcome="in_doubt" if in_doubt else "failed", reason="timeout" if timed_out else reason, **told,
+            outcome="in_doubt" if in_doubt else "failed", reason="timeout" if timed_out else reason,
+            attempts=execution.attempt,
         )  # fmt: skip
         if not timed_out:
             raise error
@@ -386,8 +336,8 @@ class Once:
     def _mismatch(self) -> NoReturn:
         self.telling.tell(self, "mismatch", decision="mismatch", outcome="mismatch")
         raise IdempotencyMismatchError(
-            f"the key {shown(self.key)} was used for another call than this one of {self.tool}: same key, other "
-            "tool, version or arguments; nothing was done",
+            f"the key {shown(self.key)} was used for another call than this one of {self.tool}: same key, "
+            "other tool, version or arguments; nothing was done",
             tool=self.tool, key=self.key, reason="mismatch",
         )  # fmt: skip
 
@@ -401,8 +351,8 @@ class Once:
     def _in_doubt(self, started: float) -> NoReturn:
         self.telling.tell(self, "in_doubt", decision="in_doubt", outcome="in_doubt")
         raise OutcomeUnknownError(
-            f"{self.tool} was started under the key {shown(self.key)} and nobody knows whether it took effect; "
-            f"{_DECIDE}",
+            f"{self.tool} was started under the key {shown(self.key)} and nobody knows whether it took "
+            f"effect; {_DECIDE}",
             tool=self.tool, key=self.key, reason="in_doubt", started_at=started,
         )  # fmt: skip
 

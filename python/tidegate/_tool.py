@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tidegate import _core, _drive_once, _journal
 from tidegate._errors import ConfigError
 from tidegate._fields import unknown_field
+from tidegate._flights import Flights
 from tidegate._keys import bound_arguments, checked_key, fingerprint, key_from
-from tidegate._once import Flights, Once
+from tidegate._once import Once
 from tidegate._skipped import Skipped, reason_to_skip
 from tidegate._telling import Telling
 from tidegate._tool_errors import StoreUnavailableError
@@ -61,7 +62,7 @@ class Tools:
             raise ConfigError("tool.timeout", policy.timeout, "cannot bound a transaction: leave it out")
 
 
-def run_once(
+def run_once(  # noqa: PLR0917 in the order of `Gate.once`
     tools: Tools, key: str, function: Callable[..., Any], args: Any, keywords: Any, policy: ToolPolicy
 ) -> Any:
     """Run a function once under a key; an awaitable if the function is async."""
@@ -85,8 +86,9 @@ def _named(signature: inspect.Signature | None, args: Any, keywords: Any) -> dic
 def _is_async(function: object) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    call = getattr(type(function), "__call__", None)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    if inspect.iscoroutinefunction(function):
+        return True
+    return inspect.iscoroutinefunction(vars(type(function)).get("__call__"))
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:

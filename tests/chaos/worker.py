@@ -17,7 +17,8 @@ from tidegate import Gate, IdempotencyConflictError, OutcomeUnknownError, StoreU
 DEATHS = 0.04
 
 
-def main(url: str, directory: str, number: str, actions: str, classes: str, seed: str) -> None:
+def main(*arguments: str) -> None:
+    url, directory, number, actions, classes, seed = arguments
     folder, me = Path(directory), int(number)
     rng = random.Random(float(seed))  # noqa: S311
     names = classes.split(",")
@@ -37,7 +38,7 @@ def main(url: str, directory: str, number: str, actions: str, classes: str, seed
                 final.add(action)
 
 
-def attempt(gate, folder, me, action, effect, rng):
+def attempt(gate, folder, me, action, effect, rng):  # noqa: PLR0917 the parts of one call
     """Make one call; return its outcome if that is final."""
     point = None
     if rng.random() < DEATHS:

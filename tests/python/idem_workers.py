@@ -101,7 +101,7 @@ def call(gate, key, effect_class, path, point=None, **settings):
     return gate.once(key, pay, path, point, 1, policy=policy)
 
 
-def one(url, key, effect_class, path, point, lease):
+def one(url, key, effect_class, path, point, lease):  # noqa: PLR0917 from the command line
     """Make one call, and print what came of it."""
     gate = Gate(store=url)
     if point not in ("", "mid_effect"):
@@ -110,7 +110,7 @@ def one(url, key, effect_class, path, point, lease):
         told = call(gate, key, effect_class, path, point or None, lease=float(lease), wait=20.0)
     except Exception as error:  # noqa: BLE001 told to the test
         told = {"error": type(error).__name__, "reason": getattr(error, "reason", None)}
-    print(json.dumps(told), flush=True)
+    print(json.dumps(told), flush=True)  # noqa: T201 told to whoever started it
 
 
 def crowd(url, key, path, threads):
@@ -122,14 +122,14 @@ def crowd(url, key, path, threads):
         barrier.wait()
         results.append(call(gate, key, "at_most_once", path, wait=60.0))
 
-    print("ready", flush=True)
+    print("ready", flush=True)  # noqa: T201 told to whoever started it
     sys.stdin.readline()
     all_threads = [threading.Thread(target=work) for _ in range(int(threads))]
     for thread in all_threads:
         thread.start()
     for thread in all_threads:
         thread.join()
-    print(json.dumps(results), flush=True)
+    print(json.dumps(results), flush=True)  # noqa: T201 told to whoever started it
 
 
 def stopped(url, key, path, lease, effect_class):
@@ -138,7 +138,7 @@ def stopped(url, key, path, lease, effect_class):
 
     def slow(path):
         effect(path, by=os.getpid())
-        print("started", flush=True)
+        print("started", flush=True)  # noqa: T201 told to whoever started it
         sys.stdin.readline()
         return os.getpid()
 
@@ -151,7 +151,7 @@ def stopped(url, key, path, lease, effect_class):
     told["stale"] = "stale_owner" in "".join(
         line for line in gate.metrics_text().splitlines() if line.endswith(" 1") and "stale" in line
     )
-    print(json.dumps(told), flush=True)
+    print(json.dumps(told), flush=True)  # noqa: T201 told to whoever started it
 
 
 def patiently(condition, patience=30.0):

@@ -32,7 +32,8 @@ def gate(shared_url):
     return gate
 
 
-def test_what_is_in_doubt_is_shown_first(gate, run):
+@pytest.mark.usefixtures("gate")
+def test_what_is_in_doubt_is_shown_first(run):
     shown = run("show")
     assert shown.exit_code == 0, shown.output
     assert "order-7" in shown.output
@@ -42,7 +43,8 @@ def test_what_is_in_doubt_is_shown_first(gate, run):
     assert json.loads(run("show", "--json", "--state", "done", "--prefix", "order-7").output) == []
 
 
-def test_a_record_is_shown_with_its_digest_and_not_its_result(gate, run):
+@pytest.mark.usefixtures("gate")
+def test_a_record_is_shown_with_its_digest_and_not_its_result(run):
     row = json.loads(run("show", "order-8", "--json").output)
     assert row["state"] == "done"
     assert row["attempts"] == 1
@@ -82,6 +84,7 @@ def _succeeding():
     return again
 
 
+@pytest.mark.usefixtures("gate")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -90,12 +93,13 @@ def _succeeding():
         ("order-9", "--done"),
     ],
 )
-def test_a_decision_that_cannot_be_is_refused(gate, run, wrong):
+def test_a_decision_that_cannot_be_is_refused(run, wrong):
     assert run("resolve", *wrong, "--yes").exit_code in (1, 2)
     assert json.loads(run("show", "order-7", "--json").output)["state"] == "in_doubt"
 
 
-def test_another_acquisition_than_was_judged_is_not_decided(gate, run):
+@pytest.mark.usefixtures("gate")
+def test_another_acquisition_than_was_judged_is_not_decided(run):
     assert run("resolve", "order-7", "--done", "--fence", "9", "--yes").exit_code == 1
 
 

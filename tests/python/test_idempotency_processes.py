@@ -61,7 +61,8 @@ def make_table(url):
     """Make the table of a transactional tool, in a process of its own: nobody else opens the file here."""
     program = (
         "import sys, tidegate; from tidegate import *; "
-        "make = lambda: current_execution().connection.execute('CREATE TABLE charges (key TEXT, amount INTEGER)'); "
+        "sql = 'CREATE TABLE charges (key TEXT, amount INTEGER)'; "
+        "make = lambda: current_execution().connection.execute(sql); "
         "tidegate.Gate(store=sys.argv[1]).once('table', make, policy=ToolPolicy(effect='transactional'))"
     )
     source = str(Path(tidegate.__file__).parents[1])
@@ -95,7 +96,7 @@ def test_a_crash_at_every_point(shared_url, tmp_path, effect, point):
     again = one(shared_url, "k", effect, path)
     after = idem_workers.effects(path)
     assert {line["downstream"] for line in after} <= {after[0]["downstream"]} if after else True
-    if point == "after_commit" or point == "before_claim":
+    if point in {"after_commit", "before_claim"}:
         assert again["paid"] == 1
         assert len(after) == 1
     elif effect == "at_most_once":
@@ -179,7 +180,7 @@ def test_a_fork_has_a_connection_of_its_own(shared_url, tmp_path):
     assert len(idem_workers.effects(path)) == 2
 
 
-def test_a_redis_that_comes_back_has_what_it_was_told(tmp_path, redis):
+def test_a_redis_that_comes_back_has_what_it_was_told(redis):
     import threading
 
     redis.command("FLUSHALL")

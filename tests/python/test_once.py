@@ -1,5 +1,5 @@
 import asyncio
-import datetime
+import datetime as dt
 import decimal
 import threading
 import time
@@ -108,9 +108,11 @@ def test_a_new_argument_with_a_default_changes_nothing(ledger):
 @pytest.mark.parametrize(
     "value",
     [
-        None, True, 0, -1, 10**30, 1.5, float("inf"), "", "Zoë 🌍 \ud800", [1, [2]], {"a": {"b": [None]}}, (1, (2,)),
-        b"\x00\xff", {1, 2}, frozenset("ab"), datetime.date(2026, 3, 1), decimal.Decimal("1.10"), uuid.UUID(int=1),
-        datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC), {1: "a", (2, 3): "b"}, {"$tidegate": "x"},
+        None, True, 0, -1, 10**30, 1.5, float("inf"), "", "Zoë 🌍 \ud800", [1, [2]], {"a": {"b": [None]}},
+        (1, (2,)),
+        b"\x00\xff", {1, 2}, frozenset("ab"), dt.date(2026, 3, 1), decimal.Decimal("1.10"),
+        uuid.UUID(int=1),
+        dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC), {1: "a", (2, 3): "b"}, {"$tidegate": "x"},
     ],
 )  # fmt: skip
 def test_a_result_comes_back_as_it_was(value):
@@ -267,7 +269,7 @@ async def test_an_async_reconciler_is_awaited(store_url):
     assert await gate.once("k", tool, policy=ToolPolicy(reconcile=reconcile)) == "k"
 
 
-async def test_a_duplicate_joins_the_call_in_progress(store_url, ledger, wait_until):
+async def test_a_duplicate_joins_the_call_in_progress(store_url, ledger):
     gate = Gate(store=store_url)
     started, go = asyncio.Event(), asyncio.Event()
 
@@ -395,7 +397,7 @@ def test_a_timeout_leaves_a_plain_function_behind(store_url, ledger):
     assert ledger.effects == [1]
 
 
-async def test_a_cancelled_call_is_in_doubt_and_others_need_not_wait(store_url, wait_until):
+async def test_a_cancelled_call_is_in_doubt_and_others_need_not_wait(store_url):
     gate = Gate(store=store_url)
     started = asyncio.Event()
 
@@ -586,9 +588,9 @@ def test_keys_are_built_of_business_fields():
     assert idem_key(tenant="a:b", workflow="c", biz_id="d", step="e") != idem_key(
         tenant="a", workflow="b:c", biz_id="d", step="e"
     )
-    with pytest.raises(ConfigError, match="idem_key.step"):
+    with pytest.raises(ConfigError, match=r"idem_key\.step"):
         idem_key(tenant="a", workflow="b", biz_id="c", step="")
-    with pytest.raises(ConfigError, match="idem_key.biz_id"):
+    with pytest.raises(ConfigError, match=r"idem_key\.biz_id"):
         idem_key(tenant="a", workflow="b", biz_id=None, step="d")
     for random in (str(uuid.uuid4()), time.time_ns()):
         with pytest.warns(tidegate.IdempotencyKeyWarning, match="biz_id"):
@@ -598,7 +600,8 @@ def test_keys_are_built_of_business_fields():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"effect": "once"}, {"lease": 0}, {"retention": -1}, {"timeout": 0}, {"wait": True}, {"on_conflict": "x"},
+        {"effect": "once"}, {"lease": 0}, {"retention": -1}, {"timeout": 0}, {"wait": True},
+        {"on_conflict": "x"},
         {"permanent": (1,)}, {"fields": "amount"}, {"reconcile": 1}, {"version": 1}, {"leese": 3},
     ],
 )  # fmt: skip

@@ -95,9 +95,9 @@ def test_a_template_that_cannot_be_filled_says_what_can(gate, effects, key):
     def pay(order):
         effects.append(order)
 
-    with pytest.raises(ConfigError, match="tool.key"):
+    with pytest.raises(ConfigError, match=r"tool\.key"):
         pay("7")
-    with pytest.raises(ConfigError, match="tool.key"):
+    with pytest.raises(ConfigError, match=r"tool\.key"):
         pay(None)
     assert effects == []
 
@@ -114,11 +114,11 @@ def test_wrong_arguments_are_refused_before_anything_is_written(gate):
 
 def test_chosen_arguments_tell_calls_apart(gate, effects):
     @gate.tool(key="a:{order}", fields=["order", "amount"])
-    def pay(order, amount, comment):
+    def pay(order, amount, comment):  # noqa: ARG001 what the model asks for
         effects.append(comment)
 
     @gate.tool(key="b:{order}", ignore=["session"])
-    def book(order, session):
+    def book(order, session):  # noqa: ARG001 what the model asks for
         effects.append(order)
 
     pay("7", 1, "thanks")
@@ -199,7 +199,7 @@ def test_a_run_that_is_repeated_charges_once(store_url, effects):
     gate, model = Gate(store=store_url), Model()
 
     @gate.tool(effect="at_most_once")
-    def charge(customer, amount, memo):
+    def charge(customer, amount, memo):  # noqa: ARG001 what the model asks for
         effects.append(memo)
         return f"receipt {len(effects)}"
 
@@ -219,7 +219,7 @@ def test_the_control_with_a_key_of_arguments_charges_twice(effects):
         return "charge:" + json.dumps(arguments, sort_keys=True)
 
     @gate.tool(key=digest)
-    def charge(customer, amount, memo):
+    def charge(customer, amount, memo):  # noqa: ARG001 what the model asks for
         effects.append(memo)
         return f"receipt {len(effects)}"
 

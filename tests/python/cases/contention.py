@@ -24,7 +24,8 @@ _WORKER = """
     from pathlib import Path
     import idem_workers
     from tidegate import Gate, ToolPolicy
-    url, effects, number, keys, shared, is_async = sys.argv[1:4] + [int(sys.argv[4]), int(sys.argv[5]), sys.argv[6]]
+    url, effects, number, is_async = sys.argv[1:5]
+    keys, shared = map(int, sys.argv[5:])
     policy = ToolPolicy(wait=120, ignore=("key",))
     names = [f"shared {key}" if key < shared else f"own {number} {key}" for key in range(keys)]
     def tool(key):
@@ -111,8 +112,8 @@ def _contend(directory, path, content, expect, *, is_async):
     workers = [
         subprocess.Popen(  # noqa: S603 this interpreter
             [
-                sys.executable, "-c", textwrap.dedent(_WORKER), f"sqlite:///{path}", str(effects), str(number),
-                str(keys), str(shared), "yes" if is_async else "no",
+                sys.executable, "-c", textwrap.dedent(_WORKER), f"sqlite:///{path}", str(effects),
+                str(number), "yes" if is_async else "no", str(keys), str(shared),
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         )
@@ -136,7 +137,8 @@ def _contend(directory, path, content, expect, *, is_async):
     # The median: on a machine with fewer cores than processes one of them waits for its turn to run.
     assert sorted(blocked)[len(blocked) // 2] <= expect["loop_block_ms_max"]
     mode = child.run(
-        "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('PRAGMA journal_mode').fetchone()[0])",
+        "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]); "
+        "print(connection.execute('PRAGMA journal_mode').fetchone()[0])",
         path,
     )
     assert mode.stdout.strip() == expect["journal_mode"]

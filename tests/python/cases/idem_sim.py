@@ -1,7 +1,7 @@
 """Kind `idem_sim`: calls of a tool under one key, by steps in prose.
 
-A story is known by its steps. The tool's effect class is the one that the story assumes: where an owner that is
-gone is replaced, the effect may repeat; else it is the default, at most once.
+A story is known by its steps. The tool's effect class is the one that the story assumes: where an owner that
+is gone is replaced, the effect may repeat; else it is the default, at most once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +34,6 @@ from tidegate import (
     _core,
 )
 
-_SHARED = {"sqlite", "redis"}
-
 
 def checks(case):
     content, expect = case.content, case.expect
@@ -45,7 +45,7 @@ def checks(case):
 
 def _play(store, story, content, expect):
     with stores.store(store) as (url, server):
-        story(url, server, content, expect)
+        story(Scene(url, server, content, expect))
 
 
 def _main(content):
@@ -95,6 +95,16 @@ def _strange(what, *_):
     unknown("story", what)
 
 
+@dataclass(frozen=True)
+class Scene:
+    """Where a story plays: the store with its server, and the case."""
+
+    url: str
+    server: Any
+    content: dict[str, Any]
+    expect: dict[str, Any]
+
+
 class Tool:
     """Counts how often it runs."""
 
@@ -121,17 +131,17 @@ def _told(process):
     return json.loads(process.communicate(timeout=60)[0].strip().splitlines()[-1])
 
 
-def _crashed_owner(url, server, content, expect):
+def _crashed_owner(scene):
     """An owner that died keeps others out until its lease ends, and then one of two takes over."""
-    lease = content["lease_s"]
-    gate, tool = Gate(store=url), Tool()
+    lease = scene.content["lease_s"]
+    gate, tool = Gate(store=scene.url), Tool()
     policy = ToolPolicy(effect="idempotent", lease=lease, on_conflict="error")
     begun = time.monotonic()
     fingerprint = _core.fingerprint("Tool", "1", {})
     operation = _core.Operation.begin(b"0" * 16, fingerprint, "idempotent", "Tool", lease, 900.0, True)
     if gate._tools.store.answer("K", operation) is None:
         gate._tools.store.call("K", operation, 5.0)
-    assert expect["t=1"].startswith("InProgress")
+    assert scene.expect["t=1"].startswith("InProgress")
     with pytest.raises(IdempotencyConflictError):
         gate.once("K", tool, policy=policy)
     assert time.monotonic() - begun < lease
@@ -148,25 +158,25 @@ def _crashed_owner(url, server, content, expect):
     for thread in threads:
         thread.join()
     assert results == [results[0]] * 2
-    assert tool.runs == expect["tool_runs_total_completed"]
+    assert tool.runs == scene.expect["tool_runs_total_completed"]
 
 
-def _payload(url, server, content, expect):
+def _payload(scene):
     tool = Tool()
-    first = Gate(store=url)
+    first = Gate(store=scene.url)
     result = first.once("K", tool, amount=10)
     with pytest.raises(IdempotencyMismatchError):
         first.once("K", tool, amount=11)
     # A new gate has nothing in memory, as after a restart; a memory store ends with its process.
-    again = first if url == "memory:" else Gate(store=url)
+    again = first if scene.url == "memory:" else Gate(store=scene.url)
     with pytest.raises(IdempotencyMismatchError):
         again.once("K", tool, amount=11)
     assert again.once("K", tool, 10) == result
-    assert tool.runs == expect["tool_runs"]
+    assert tool.runs == scene.expect["tool_runs"]
 
 
-def _payload_in_progress(url, server, content, expect):
-    gate, started, go = Gate(store=url), threading.Event(), threading.Event()
+def _payload_in_progress(scene):
+    gate, started, go = Gate(store=scene.url), threading.Event(), threading.Event()
     runs = []
 
     def tool(amount):
@@ -181,39 +191,39 @@ def _payload_in_progress(url, server, content, expect):
         gate.once("K", tool, 11)
     go.set()
     thread.join()
-    assert len(runs) == expect["tool_runs"]
+    assert len(runs) == scene.expect["tool_runs"]
 
 
-def _lease(url, server, content, expect):
-    gate, runs, started = Gate(store=url), [], threading.Event()
-    policy = ToolPolicy(lease=content["lease_s"])
+def _lease(scene):
+    gate, runs, started = Gate(store=scene.url), [], threading.Event()
+    policy = ToolPolicy(lease=scene.content["lease_s"])
 
     def tool():
         runs.append(1)
         started.set()
-        time.sleep(content["tool_s"])  # the work
+        time.sleep(scene.content["tool_s"])  # the work
         return "r1"
 
     thread = threading.Thread(target=gate.once, args=("K", tool), kwargs={"policy": policy})
     begun = time.monotonic()
     thread.start()
     started.wait()
-    idem_workers.patiently(lambda: time.monotonic() - begun > content["lease_s"] * 1.5)
+    idem_workers.patiently(lambda: time.monotonic() - begun > scene.content["lease_s"] * 1.5)
     assert gate.once("K", tool, policy=policy) == "r1"
     thread.join()
-    assert len(runs) == expect["main"]["tool_runs"]
+    assert len(runs) == scene.expect["main"]["tool_runs"]
 
 
-def _paused(url, server, content, expect):
-    if url == "memory:":
+def _paused(scene):
+    if scene.url == "memory:":
         pytest.skip("memory: one process, which is paused as a whole")
-    lease = content["lease_s"]
+    lease = scene.content["lease_s"]
     with stores.tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "effects"
-        first = _process("stopped", url, "K", path, lease, "idempotent")
+        first = _process("stopped", scene.url, "K", path, lease, "idempotent")
         assert first.stdout.readline() == "started\n"
         first.send_signal(signal.SIGSTOP)
-        second = _process("stopped", url, "K", path, lease, "idempotent")
+        second = _process("stopped", scene.url, "K", path, lease, "idempotent")
         second.stdin.write("go\n")
         second.stdin.flush()
         by_second = _told(second)["result"]
@@ -221,14 +231,14 @@ def _paused(url, server, content, expect):
         first.stdin.flush()
         first.send_signal(signal.SIGCONT)
         late = _told(first)
-        third = _told(_process("stopped", url, "K", path, lease, "idempotent"))
-    assert expect["variant_stopped"]["P3"] == "r2"
+        third = _told(_process("stopped", scene.url, "K", path, lease, "idempotent"))
+    assert scene.expect["variant_stopped"]["P3"] == "r2"
     assert by_second == third["result"] == second.pid
     assert late["stale"], "the late owner is told of"
 
 
-def _model_retry(url, server, content, expect):
-    gate, runs, asked = Gate(store=url), [], []
+def _model_retry(scene):
+    gate, runs, asked = Gate(store=scene.url), [], []
 
     @gate.tool
     def pay(amount):
@@ -246,11 +256,11 @@ def _model_retry(url, server, content, expect):
             if fails:
                 continue
     assert results == ["receipt 1"] * 2
-    assert len(runs) == expect["model_retry"]["tool_runs"]
+    assert len(runs) == scene.expect["model_retry"]["tool_runs"]
 
 
-def _raises_after_effect(url, server, content, expect):
-    gate, runs = Gate(store=url), []
+def _raises_after_effect(scene):
+    gate, runs = Gate(store=scene.url), []
 
     def tool():
         runs.append(1)
@@ -263,8 +273,8 @@ def _raises_after_effect(url, server, content, expect):
     assert len(runs) == 1
 
 
-def _times_out(url, server, content, expect):
-    gate, runs, go = Gate(store=url), [], threading.Event()
+def _times_out(scene):
+    gate, runs, go = Gate(store=scene.url), [], threading.Event()
 
     def tool():
         runs.append(1)
@@ -274,76 +284,76 @@ def _times_out(url, server, content, expect):
         with pytest.raises(OutcomeUnknownError):
             gate.once("K", tool, policy=ToolPolicy(timeout=0.2))
     go.set()
-    assert len(runs) == expect["tool_times_out"]["tool_runs"]
+    assert len(runs) == scene.expect["tool_times_out"]["tool_runs"]
 
 
-def _two_workers(url, server, content, expect):
-    if url == "memory:":
-        gate, tool, results = Gate(store=url), Tool(), []
+def _two_workers(scene):
+    if scene.url == "memory:":
+        gate, tool, results = Gate(store=scene.url), Tool(), []
         threads = [threading.Thread(target=lambda: results.append(gate.once("K", tool))) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert len(set(results)) == 1
-        assert tool.runs == expect["two_workers"]["tool_runs"]
+        assert tool.runs == scene.expect["two_workers"]["tool_runs"]
         return
     with stores.tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "effects"
-        workers = [_process("one", url, "K", "at_most_once", path, "", 30) for _ in range(2)]
+        workers = [_process("one", scene.url, "K", "at_most_once", path, "", 30) for _ in range(2)]
         results = [_told(worker) for worker in workers]
         assert results[0] == results[1]
-        assert len(idem_workers.effects(path)) == expect["two_workers"]["tool_runs"]
+        assert len(idem_workers.effects(path)) == scene.expect["two_workers"]["tool_runs"]
 
 
-def _down_before(url, server, content, expect):
-    server.kill()
-    gate, tool = Gate(store=url), Tool()
+def _down_before(scene):
+    scene.server.kill()
+    gate, tool = Gate(store=scene.url), Tool()
     with pytest.raises(StoreUnavailableError) as raised:
         gate.once("K", tool)
-    assert raised.value.reason == expect["down_before"]["error"]
-    assert tool.runs == expect["down_before"]["tool_runs"]
+    assert raised.value.reason == scene.expect["down_before"]["error"]
+    assert tool.runs == scene.expect["down_before"]["tool_runs"]
 
 
-def _lost_after_tool(url, server, content, expect):
-    gate, runs = Gate(store=url), []
+def _lost_after_tool(scene):
+    gate, runs = Gate(store=scene.url), []
     policy = ToolPolicy(lease=60, on_conflict="error")
 
     def tool():
         runs.append(1)
-        server.kill()
+        scene.server.kill()
         return "r1"
 
     # The result is the caller's all the same.
     assert gate.once("K", tool, policy=policy) == "r1"
     assert 'outcome="store_unavailable"} 1' in gate.metrics_text()
-    server.start()
+    scene.server.start()
     with pytest.raises((IdempotencyConflictError, OutcomeUnknownError)):
         gate.once("K", tool, policy=policy)
-    assert len(runs) == expect["lost_after_tool"]["tool_runs"]
+    assert len(runs) == scene.expect["lost_after_tool"]["tool_runs"]
 
 
-def _flush(url, server, content, expect):
-    gate, tool = Gate(store=url), Tool()
+def _flush(scene):
+    gate, tool = Gate(store=scene.url), Tool()
     gate.once("K", tool)
-    server.command("FLUSHALL")
+    scene.server.command("FLUSHALL")
     gate.once("K", tool)
-    assert expect["flush"].startswith("tool runs again")
+    assert scene.expect["flush"].startswith("tool runs again")
     assert tool.runs == 2
 
 
-def _opt_in_open(url, server, content, expect):
-    (config,) = [variant["config"] for variant in content["variants"] if "config" in variant]
-    server.kill()
-    gate, tool = Gate(store=url), Tool()
+def _opt_in_open(scene):
+    (config,) = [variant["config"] for variant in scene.content["variants"] if "config" in variant]
+    scene.server.kill()
+    gate, tool = Gate(store=scene.url), Tool()
     assert gate.once("K", tool, policy=ToolPolicy(**config)) == "r1 of 10"
-    assert tool.runs == expect["opt_in_open"]["tool_runs"]
-    name = re.match(r"idempotency_(\w+)_total \+1", expect["opt_in_open"]["metric"])[1]
+    assert tool.runs == scene.expect["opt_in_open"]["tool_runs"]
+    name = re.match(r"idempotency_(\w+)_total \+1", scene.expect["opt_in_open"]["metric"])[1]
     assert f'tidegate_idempotency_total{{outcome="{name}"}} 1' in gate.metrics_text()
 
 
-def _every_key_has_a_ttl(url, server, content, expect):
-    gate = Gate(store=url)
+def _every_key_has_a_ttl(scene):
+    gate = Gate(store=scene.url)
     failing = ToolPolicy(effect="at_most_once")
 
     def fail():
@@ -362,7 +372,8 @@ def _every_key_has_a_ttl(url, server, content, expect):
     thread = threading.Thread(target=gate.once, args=("running", wait))
     thread.start()
     started.wait()
-    ages = [int(server.command("PTTL", f"tidegate:{key}")[1:]) for key in ("done", "in doubt", "running")]
+    keys = ("done", "in doubt", "running")
+    ages = [int(scene.server.command("PTTL", f"tidegate:{key}")[1:]) for key in keys]
     go.set()
     thread.join()
-    assert sum(age < 0 for age in ages) == expect["keys_without_ttl"]
+    assert sum(age < 0 for age in ages) == scene.expect["keys_without_ttl"]
