@@ -162,6 +162,7 @@ impl Control {
             attempts: self.sent,
             elapsed: now.since(self.started),
             retry_after: None,
+            request: None,
         })))
     }
 }
