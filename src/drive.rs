@@ -11,6 +11,7 @@ mod read;
 mod report;
 mod routes;
 mod stepped;
+mod whole;
 
 use std::pin::pin;
 use std::sync::Arc;

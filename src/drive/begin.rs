@@ -14,7 +14,7 @@ use crate::classify::{self, Class, Retry, Verdict};
 use crate::clock::{self, Instant};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::sse;
-use crate::stream::{Form, Item, Reader};
+use crate::stream::{Item, Reader};
 use crate::transport::{Body, Response};
 
 /// What the pieces of a body are.
@@ -42,15 +42,22 @@ pub(super) struct Began {
 /// Prelude held back at most; an answer that goes on so long without content has begun.
 const LONGEST_PRELUDE: usize = 256 << 10;
 
+pub(super) const EVENT_STREAM: &[u8] = b"text/event-stream";
+
+/// The type of a body without its parameters, in lower case.
+pub(super) fn content_type(headers: &HeaderMap) -> Vec<u8> {
+    let value = headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
+    value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase()
+}
+
 /// How a successful answer is handed on as it comes; `None` if it is to be collected first.
 pub(super) fn flow(order: &Order, response: &Response, hide_figures: bool) -> Option<Flow> {
     let Deliver::Stream(form) = order.deliver else { return None };
     if !(200..300).contains(&response.status) {
         return None;
     }
-    let kind = response.headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
-    if kind == b"text/event-stream" {
+    let kind = content_type(&response.headers);
+    if kind == EVENT_STREAM {
         if order.foreign && !has_known_events(order) {
             return Some(Flow::Bytes);
         }
@@ -226,13 +233,4 @@ impl Flow {
             Self::Bytes => None,
         }
     }
-}
-
-/// What a whole body of events amounts to: read at once, for callers that want it in one piece.
-pub(super) fn whole(body: &Bytes) -> Result<Reader, TransportError> {
-    let mut reader = Reader::new(Form::Events, sse::DEFAULT_LIMIT, false);
-    reader.push(body.clone());
-    reader.finish();
-    pull(&mut reader, &mut Vec::new())?;
-    Ok(reader)
 }

@@ -7,6 +7,7 @@ use http::{HeaderMap, Method};
 
 use super::attempt::Answer;
 use super::order::{Order, Reply};
+use super::whole;
 use crate::admission::{Announced, Charge, Settlement};
 use crate::call::Answered;
 use crate::classify::{self, Class, Period, Quota, QuotaFacts, Reading, Verdict};
@@ -44,7 +45,8 @@ pub(super) fn read(
     } else if bare {
         classify::Answer { verdict: Verdict::success(status), reading: None }
     } else {
-        classify::answer(status, &headers, &body, wall)
+        whole::events(engine, scope, status, &headers, &body)
+            .unwrap_or_else(|| classify::answer(status, &headers, &body, wall))
     };
     if order.foreign && status < 300 && !said {
         let asks_a_model = order.method == Method::POST && facts.is_some_and(|facts| facts.model.is_some());

@@ -151,6 +151,9 @@ _INTERRUPTED = """
     threading.Timer(after, interrupt).start()
     raised = "nothing"
     try:
+        if point.stream:
+            headers = {"x-test-call": points.VICTIM}
+            list(client.stream("/chat/completions", json=adapter.REQUEST, headers=headers))
         post(points.VICTIM)
     except BaseException as error:
         raised = type(error).__name__

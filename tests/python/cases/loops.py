@@ -23,6 +23,10 @@ _RUNS = """
         client = shared if same else tidegate.AsyncClient(url, "key")
         answer = await client.post("/chat/completions", json={"model": "m", "messages": []})
         assert answer.status == 200
+        if variant == "stream read half":
+            stream = await client.stream("/chat/completions", json={"model": "m", "messages": []})
+            await anext(stream)
+            return
         if variant != "client never closed":
             return
         # Dropped without a word, its connections open.
@@ -50,6 +54,10 @@ def _repeat(content, variant, expect):
             env=content["env"],
         )
         asked = server.ledger["requests"]["total"]
+        if variant == "stream read half":
+            # A stream is opened beside each call.
+            assert server.ledger["requests"]["streams"] == content["runs"]
+            asked -= content["runs"]
     for name, wanted in expect.items():
         if name == "all_ok":
             assert (asked == content["runs"]) is wanted

@@ -20,6 +20,8 @@ class Point:
     rules: list[dict[str, Any]] = field(default_factory=list)
     prefill: int = 0
     holders: int = 0
+    # The victim reads a stream.
+    stream: bool = False
 
 
 def _answers(name, responses, *, repeat_last=False):
@@ -37,6 +39,8 @@ def named(told):
     responses, repeat = details.get("responses"), details.get("repeat_last", False)
     if name in {"request", "response_wait"}:
         return Point({}, [_answers(VICTIM, responses or [{"delay_s": wait}], repeat_last=repeat)])
+    if name == "stream_next_wait":
+        return Point({}, [_answers(VICTIM, [{"chunk_delay_s": wait}], repeat_last=True)], stream=True)
     if name == "backoff_sleep":
         busy = responses or [{"status": 503, "headers": {"Retry-After": str(wait)}}]
         return Point({"budget_s": 3 * wait}, [_answers(VICTIM, busy, repeat_last=True)])

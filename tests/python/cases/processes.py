@@ -52,9 +52,16 @@ _FORK = """
             return pool.submit(answer, "child").result(limit), 0
     if parent != "import only":
         assert ask("parent") == "parent"
+    if parent == "stream open":
+        stream = client.stream("/chat/completions", json={"model": "m", "messages": []},
+                               headers={"x-test-call": "parent"})
+        next(stream)
     starts = {"os.fork": in_fork, "multiprocessing fork Process": in_process, "fork": in_pool}
     said, status = starts[start](ask)
     print(json.dumps({"said": said, "status": status, "after": ask("parent")}))
+    if parent == "stream open":
+        assert len(list(stream)) > 0, "the parent's stream goes on"
+
 """
 
 
@@ -69,7 +76,7 @@ def _fork(variant, limit, expect):
     parent = variant["parent"]
     # The executor's name stands where other rows say what the parent did before.
     done = "one request" if parent == "ProcessPoolExecutor" else parent
-    if done not in {"one request", "import only"}:
+    if done not in {"one request", "import only", "stream open"}:
         unknown("parent", done)
     rules = [
         {"match": {"header": {"x-test-call": who}}, "respond": {"content": who}}
@@ -94,6 +101,15 @@ def _fork(variant, limit, expect):
 _EXITS = {
     "after call": """
         client.post("/chat/completions", json=ask)
+        over()
+    """,
+    "stream half read": """
+        stream = client.stream("/chat/completions", json=ask, headers=drip)
+        next(stream)
+        async def main():
+            async for _ in await asynchronous.stream("/chat/completions", json=ask, headers=drip):
+                break
+        asyncio.run(main())
         over()
     """,
     "task in flight": """
@@ -144,7 +160,7 @@ import asyncio, sys, threading, time
 import tidegate
 url = sys.argv[1]
 ask = {"model": "m", "messages": []}
-slow, later = {"x-test-call": "slow"}, {"x-test-call": "later"}
+slow, later, drip = ({"x-test-call": name} for name in ("slow", "later", "drip"))
 client, asynchronous = tidegate.Client(url, "key"), tidegate.AsyncClient(url, "key")
 def over():
     print(time.time(), flush=True)
@@ -171,6 +187,7 @@ def _exit(variant, runs, expect):
     rules = [
         {"match": {"header": {"x-test-call": "slow"}}, "respond": {"delay_s": 30}},
         {"match": {"header": {"x-test-call": "later"}}, "respond": {"delay_s": 0.3}},
+        {"match": {"header": {"x-test-call": "drip"}}, "respond": {"chunk_delay_s": 0.3}},
     ]
 
     def once(_):

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from cases import cancelling, churn, clocks, contention, leaving, loops, pending, pickling, processes, tls
+from cases import (
+    cancelling,
+    churn,
+    clocks,
+    contention,
+    leaving,
+    loops,
+    pending,
+    pickling,
+    processes,
+    returning,
+    tls,
+)
 from cases.case import Check
 
 _RUNNERS = {
@@ -19,6 +31,7 @@ _RUNNERS = {
     "repeat_asyncio_run": loops.repeat_asyncio_run,
     "sigint_sync": cancelling.sigint_sync,
     "sqlite_contention": contention.sqlite_contention,
+    "stream_return": returning.stream_return,
     "ticker": loops.ticker,
     "two_keys": clocks.two_keys,
     "wall_clock_step": clocks.wall_clock_step,

@@ -31,6 +31,7 @@ _SHOW = """
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
     logging.getLogger().handlers[0].setFormatter(tidegate.JSONFormatter())
     retry = tidegate.RetryPolicy(base=0.01, cap=0.01)
+    streams = sys.argv[2] == "stream error"
     gate = tidegate.Gate(retry=retry, timeouts=tidegate.Timeouts(attempt=0.5))
     ask = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     def show(*values):
@@ -49,6 +50,8 @@ _SHOW = """
         client = tidegate.Client(sys.argv[1], gate=gate)
         reveal(client)
         try:
+            if streams:
+                show(*client.stream("/chat/completions", json=ask))
             show(repr(client.post("/chat/completions", json=ask)))
         except tidegate.CallError as error:
             explain(error)
@@ -56,6 +59,9 @@ _SHOW = """
         client = tidegate.AsyncClient(sys.argv[1], gate=gate)
         reveal(client)
         try:
+            if streams:
+                async for event in await client.stream("/chat/completions", json=ask):
+                    show(repr(event))
             show(repr(await client.post("/chat/completions", json=ask)))
         except tidegate.CallError as error:
             explain(error)
@@ -69,6 +75,7 @@ _RUNS = {
     "401": [{"status": 401}],
     "retry then ok": [{"status": 500}, {}, {"status": 500}, {}],
     "timeout": [{"delay_s": 5}],
+    "stream error": [{"fault": "stream_error"}] * 2,
     "connection refused": None,
 }
 
@@ -96,7 +103,7 @@ def _scan(content, expect, run):
         serving.closed_port() as nobody,
     ):
         url = nobody if script is None else server.url
-        ran = child.run(_SHOW, url, env=environment)
+        ran = child.run(_SHOW, url, run, env=environment)
         credentials = {entry["credential"] for entry in server.ledger["entries"]}
     shown = ran.stdout + ran.stderr
     assert "AsyncClient" in shown

@@ -11,6 +11,7 @@ from tidegate import CallError
 
 PATH = "/chat/completions"
 _APART_S = 0.1
+_LONG = 1 << 16
 
 
 @dataclass
@@ -28,7 +29,8 @@ class Streamed:
     info: Any = None
 
     def take(self, event):
-        self.events.append((event.event, event.text))
+        # What is megabytes long is looked at by its text alone.
+        self.events.append((event.event, event.text if len(event.data) < _LONG else ""))
         self.tick()
         try:
             chunk = event.json()
