@@ -5,7 +5,6 @@ import collections
 import gc
 import random
 import resource
-import sys
 from decimal import Decimal
 
 import pytest
@@ -47,9 +46,7 @@ def rules(kinds):
         "stalled": {"usage": usage, "fault": "stall"},
     }
     assert kinds <= answers.keys()
-    return [
-        {"match": {"header": {"x-kind": kind}}, "respond": answers[kind]} for kind in sorted(kinds)
-    ]
+    return [{"match": {"header": {"x-kind": kind}}, "respond": answers[kind]} for kind in sorted(kinds)]
 
 
 async def one(client, number, kind, ends):
@@ -58,16 +55,18 @@ async def one(client, number, kind, ends):
         async with client.stream(PATH, json=ask(number), headers={"x-kind": kind}) as events:
             async for event in events:
                 chunks += bool(event.json()["choices"][0]["delta"].get("content"))
-                if kind == "left" and chunks == 20:  # noqa: PLR2004 a tenth of it
+                if kind == "left" and chunks == 20:
                     break
         ends[kind, "left" if kind == "left" else "complete"] += 1
-        assert kind == "left" or chunks == CHUNKS
-        return events.info
+        wrong = "" if kind == "left" or chunks == CHUNKS else f"{chunks} chunks are not all"
+        info = events.info
     except StreamInterruptedError as error:
         ends[kind, error.kind] += 1
-        assert 0 < chunks < CHUNKS
-        assert len(error.partial_text.split()) == chunks
-        return error.info
+        told = len(error.partial_text.split())
+        wrong = "" if 0 < chunks < CHUNKS and told == chunks else f"{told} words of {chunks} chunks"
+        info = error.info
+    assert not wrong
+    return info
 
 
 def test_five_hundred_streams_end_as_they_should(wait_until):
@@ -115,7 +114,8 @@ def test_five_hundred_streams_end_as_they_should(wait_until):
         wait_until(lambda: server.ledger["requests"]["in_flight"] == 0)
         assert server.ledger["requests"]["total"] == sent
     lags.sort()
-    print(f"loop lag p99 {lags[len(lags) * 99 // 100] * 1000:.1f} ms", file=sys.stderr)
+    # A hundred times what is expected of an optimised build on a machine with nothing else to do.
+    assert lags[len(lags) * 99 // 100] < 1.0
 
 
 def _pairs(server, infos):
@@ -166,7 +166,7 @@ def test_bills_of_mixed_streams_agree_with_the_server():
         retry = RetryPolicy(base=0.001, cap=0.002, throttle_base=0.001)
         made = Gate(prices=Prices(PRICES), breaker=None, retry_budget=None, retry=retry)
         client = Client(server.url, "k", gate=made)
-        reported, estimated = Decimal(0), []
+        reported, estimated, refused = Decimal(0), [], []
         done = 0
         while server.ledger["requests"]["total"] < len(script):
             number, whole = f"{done}", done % 3 == 0
@@ -182,7 +182,7 @@ def test_bills_of_mixed_streams_agree_with_the_server():
             except StreamInterruptedError as error:
                 info = error.info
             except CallError as error:
-                assert error.info.usage is None
+                refused.append(error.info.usage)
                 continue
             if info.usage.source == "reported":
                 reported += info.cost_usd
@@ -196,5 +196,6 @@ def test_bills_of_mixed_streams_agree_with_the_server():
             if entry["finish"] != "complete"
         )
     assert estimated
+    assert set(refused) == {None}
     assert reported == bill - cut
     assert 'estimated="true"' in made.metrics_text()

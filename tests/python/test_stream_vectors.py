@@ -89,7 +89,9 @@ async def read(client, name, number):
     path = "/responses" if name.startswith("responses") else "/chat/completions"
     text, info, failed = "", None, None
     try:
-        async with client.stream(path, json=ASK, headers={"x-variant": f"{name}-{number}"}, **OPTIONS) as events:
+        async with client.stream(
+            path, json=ASK, headers={"x-variant": f"{name}-{number}"}, **OPTIONS
+        ) as events:
             async for event in events:
                 text += text_of(event)
             info = events.info
@@ -120,7 +122,7 @@ def test_at_every_split_point_async(name):
 def test_sync_whole_and_byte_by_byte(name):
     body = (FOLDER / f"{name}.sse").read_bytes()
     path = "/responses" if name.startswith("responses") else "/chat/completions"
-    for pieces in (list(variants(body))[:2]):
+    for pieces in list(variants(body))[:2]:
         with FaultServer([answer(pieces)]) as server:
             client = Client(server.url, "k", gate=Gate())
             text, info, failed = "", None, None
@@ -150,7 +152,9 @@ def test_bytes_are_what_the_server_sent(form):
 
 
 def test_json_in_place_of_a_stream_is_one_piece():
-    with FaultServer([{"body_json": {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}}]) as server:
+    with FaultServer(
+        [{"body_json": {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}}]
+    ) as server:
         client = Client(server.url, "k", gate=Gate())
         with client.stream("/chat/completions", json=ASK) as events:
             (event,) = events

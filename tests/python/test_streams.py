@@ -1,6 +1,7 @@
 """Streams of the native clients: before the first content, between, and at every kind of end."""
 
 import asyncio
+import base64
 import gc
 import json
 import threading
@@ -24,7 +25,10 @@ from tidegate import (
 )
 from tidegate.testing import FaultServer
 
-ASK = {"model": "m", "messages": [{"role": "user", "content": "What is there to be said about the tides? " * 4}]}
+ASK = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "What is there to be said about the tides? " * 4}],
+}
 PRICES = {"m": {"input": "1.00", "output": "4.00"}}
 QUICK = RetryPolicy(base=0.01, cap=0.02)
 PATH = "/chat/completions"
@@ -68,7 +72,11 @@ def test_a_stream_is_read_and_billed(server, read):
     assert stream.status == 200
     assert stream.headers["content-type"].startswith("text/event-stream")
     assert stream.request_id
-    assert (stream.usage.prompt_tokens, stream.usage.completion_tokens, stream.usage.source) == (12, 5, "reported")
+    assert (stream.usage.prompt_tokens, stream.usage.completion_tokens, stream.usage.source) == (
+        12,
+        5,
+        "reported",
+    )
     assert str(stream.cost_usd) == "0.000032"
     assert in_use(made) == 0
     assert tidegate.info(stream) == stream.info
@@ -140,8 +148,13 @@ def test_what_fails_before_the_first_content_is_tried_again(server, read, fault)
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [("cut", "stream_interrupted"), ("cut_reset", "stream_interrupted"), ("stall", "timeout"),
-     ("stream_error", "stream_error"), ("no_done", "stream_interrupted")],
+    [
+        ("cut", "stream_interrupted"),
+        ("cut_reset", "stream_interrupted"),
+        ("stall", "timeout"),
+        ("stream_error", "stream_error"),
+        ("no_done", "stream_interrupted"),
+    ],
 )
 def test_what_fails_after_it_is_told_and_not_tried_again(server, read, fault, kind):
     server.script([{"fault": fault}], repeat_last=True)
@@ -150,8 +163,12 @@ def test_what_fails_after_it_is_told_and_not_tried_again(server, read, fault, ki
         read(server.url, made, stream_end="required")
     error = caught.value
     assert (error.kind, error.reason, error.attempts) == (kind, "stream_interrupted", 1)
-    assert "All systems work".startswith(error.partial_text) and error.partial_text
-    assert (error.usage.source, error.usage.completion_tokens) == ("estimated", len(error.partial_text.split()))
+    assert error.partial_text
+    assert "All systems work".startswith(error.partial_text)
+    assert (error.usage.source, error.usage.completion_tokens) == (
+        "estimated",
+        len(error.partial_text.split()),
+    )
     assert error.cost_usd > 0
     assert error.trace_id in str(error) or error.request_id in str(error)
     assert server.ledger["requests"]["total"] == 1
@@ -220,7 +237,9 @@ def test_other_bodies_come_in_pieces(server):
     chunks = [{"b64": "UklG", "delay_s": 0.05}] * 3
     server.script([{"headers": {"content-type": "audio/mpeg"}, "chunks": chunks}])
     made = gate()
-    with Client(server.url, "k", gate=made).stream("/audio/speech", json={"model": "m"}, form="bytes") as pieces:
+    with Client(server.url, "k", gate=made).stream(
+        "/audio/speech", json={"model": "m"}, form="bytes"
+    ) as pieces:
         assert list(pieces) == [b"RIF"] * 3
     assert in_use(made) == 0
 
@@ -265,7 +284,7 @@ async def test_leaving_an_async_block_stops_the_stream(server, wait_until):
 async def test_an_exception_in_the_loop_stops_the_stream(server, wait_until):
     slow(server)
     made = gate()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 the loop is what is tested
         async with AsyncClient(server.url, "k", gate=made).stream(PATH, json=ASK) as events:
             async for _ in events:
                 raise ZeroDivisionError
@@ -306,7 +325,8 @@ async def test_a_cancelled_reader_loses_nothing(server):
     server.script([{"usage": {"completion_tokens": 200}}])
     async with AsyncClient(server.url, "k", gate=gate()).stream(PATH, json=ASK) as events:
         whole = text([event async for event in events])
-    assert whole.startswith(text(seen)) and len(seen) > 3
+    assert whole.startswith(text(seen))
+    assert len(seen) > 3
 
 
 async def test_cancelling_the_start_stops_the_call(server, wait_until):
@@ -341,10 +361,8 @@ def test_a_stream_must_be_started(server):
 
 
 def test_a_slow_reader_bounds_what_is_held(server, wait_until):
-    """Of 64 MiB that the server has ready, no more leaves it than the pipe, the buffers and the sockets hold."""
+    """Of 64 MiB that the server has ready, no more leaves it than the pipe and the sockets hold."""
     line = 'data: {"choices":[{"index":0,"delta":{"content":"' + "x" * 65536 + '"}}]}\n\n'
-    import base64
-
     chunk = {"b64": base64.b64encode(line.encode()).decode()}
     end = {"b64": base64.b64encode(b"data: [DONE]\n\n").decode()}
     server.script([{"headers": {"content-type": "text/event-stream"}, "chunks": [*[chunk] * 1000, end]}])

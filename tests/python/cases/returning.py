@@ -16,8 +16,12 @@ from tidegate import AsyncStream, Stream
 _SLOW = {"chunk_delay_s": 0.05, "usage": {"completion_tokens": 1000}}
 
 
-class _OnPurpose(Exception):
+class _OnPurposeError(Exception):
     pass
+
+
+def _fail():
+    raise _OnPurposeError
 
 
 def _end(variant, stream):
@@ -32,8 +36,8 @@ def _end(variant, stream):
         try:
             with stream:
                 for _ in stream:
-                    raise _OnPurpose
-        except _OnPurpose:
+                    _fail()
+        except _OnPurposeError:
             pass
     else:
         unknown("variant", variant)
@@ -52,8 +56,8 @@ async def _aend(variant, stream):
         try:
             async with stream:
                 async for _ in stream:
-                    raise _OnPurpose
-        except _OnPurpose:
+                    _fail()
+        except _OnPurposeError:
             pass
     elif variant == "aclose_while_pending":
         reader = asyncio.create_task(_exhaust(stream))
@@ -97,7 +101,9 @@ def _returns(content, expect, variant, mode):
             for _ in range(count):
                 await _aend(variant, await client.stream(PATH, **options))
             gc.collect()
-            return [(await client.post(PATH, **options)).status for _ in range(content["then_plain_requests"])]
+            return [
+                (await client.post(PATH, **options)).status for _ in range(content["then_plain_requests"])
+            ]
 
         plain = sync() if mode == "sync" else asyncio.run(asynchronous())
         for name, wanted in expect.items():
