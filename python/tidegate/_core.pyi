@@ -421,7 +421,7 @@ class CallInfo:
     def notice(self) -> str | None:
         """What to tell the user about it."""
 
-Errand: TypeAlias = Literal["attempt", "admit", "whole"]
+_Errand: TypeAlias = Literal["attempt", "admit", "whole"]
 _Request: TypeAlias = tuple[str, str, list[tuple[bytes, bytes]], bytes, tuple[float | None, ...] | None]
 
 @final
@@ -450,7 +450,7 @@ class Exchange:
     """
 
     def submit(
-        self, errand: Errand, request: _Request, *, context: Context | None = None
+        self, errand: _Errand, request: _Request, *, context: Context | None = None
     ) -> Ticket[Attempt | Stream]:
         """Start an errand on the running loop; its future's result is an `Attempt`.
 
@@ -458,7 +458,7 @@ class Exchange:
             RuntimeError: No loop of asyncio runs on this thread.
         """
 
-    def call(self, errand: Errand, request: _Request) -> Attempt | Stream:
+    def call(self, errand: _Errand, request: _Request) -> Attempt | Stream:
         """Do an errand and wait for its end without the interpreter."""
 
     def answered(

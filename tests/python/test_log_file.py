@@ -315,7 +315,7 @@ def test_real_lines_are_as_the_reference_says(tmp_path):
             assert not isinstance(value, bool)
             seen[field].add(line["event"])
             assert events == "all" or line["event"] in events.split(", "), (field, line)
-    # Each field was written by each event that the reference names; nothing here runs tools or has substitutes.
+    # Each field was written by each event that the reference names; nothing runs tools or has substitutes.
     for field, (_, events, _) in reference.items():
         expected = set(rows("Events")) if events == "all" else set(events.split(", "))
         assert seen[field] == expected - {"tool", "degraded"}, field
