@@ -11,7 +11,7 @@ from tidegate._log import NOTHING, level_for_calls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidegate._core import Attempt, CallInfo, Errand, Exchange, Stream
+    from tidegate._core import Attempt, CallInfo, _Errand, Exchange, Stream
 
 Request = tuple[str, str, list[tuple[bytes, bytes]], bytes, tuple[float | None, ...] | None]
 
@@ -46,13 +46,13 @@ class Call:
             )
         return self.exchange
 
-    def run(self, errand: Errand, request: Request) -> Ended:
+    def run(self, errand: _Errand, request: Request) -> Ended:
         """Do an errand and wait for its end without the interpreter."""
         exchange = self._current()
         self.attempt = None
         return self._end(exchange.call(errand, request))
 
-    async def run_async(self, errand: Errand, request: Request) -> Ended:
+    async def run_async(self, errand: _Errand, request: Request) -> Ended:
         """Do an errand from asyncio; where another library runs the tasks, from a thread."""
         exchange = self._current()
         self.attempt = None
