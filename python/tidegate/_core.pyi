@@ -294,6 +294,9 @@ class Response:
     def headers(self) -> dict[str, str]:
         """Names in lower case; repeated ones are joined by ``", "``."""
 
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header, named in lower case."""
+
     @property
     def content(self) -> bytes:
         """The body as it came, decompressed."""
@@ -439,6 +442,49 @@ class Transport:
         log_level: int = ...,
     ) -> Exchange:
         """Open a call, of which nothing is sent yet. `None` is the gate's own number of attempts."""
+
+def official_json(arguments: dict[str, Any]) -> bytes | None:
+    """Return the body that a method's arguments make; `None` if one of them is not plain."""
+
+@final
+class Route:
+    """One method of an API, as a client of the openai package calls it."""
+
+    def __new__(
+        cls,
+        transport: Transport,
+        url: str,
+        headers: list[tuple[bytes, bytes]],
+        phases: tuple[float | None, ...] | None,
+        max_attempts: int,
+    ) -> Route: ...
+    def submit(
+        self,
+        arguments: dict[str, Any],
+        options: Mapping[str, Any] | None = None,
+        *,
+        stream: bool = False,
+        log_level: int = ...,
+        context: Context | None = None,
+    ) -> Ticket[Response | Stream | Attempt] | None:
+        """Start a call on the running loop.
+
+        The result is a `Response` or `Stream` if it succeeds, else an `Attempt`. Returns `None`, and starts
+        none, if an argument is not plain.
+
+        Raises:
+            RuntimeError: No loop of asyncio runs on this thread.
+        """
+
+    def call(
+        self,
+        arguments: dict[str, Any],
+        options: Mapping[str, Any] | None = None,
+        *,
+        stream: bool = False,
+        log_level: int = ...,
+    ) -> Response | Stream | Attempt | None:
+        """Make a call and wait for its end without the interpreter; see `submit`."""
 
 @final
 class Exchange:

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
@@ -11,7 +12,7 @@ use super::errors;
 const MAX_DEPTH: usize = 200;
 
 /// Where in the body something is wrong, innermost step first, and what.
-struct Problem {
+pub(super) struct Problem {
     path: Vec<Step>,
     problem: String,
 }
@@ -40,7 +41,7 @@ pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-enum Fault {
+pub(super) enum Fault {
     Python(PyErr),
     Refused(Box<Problem>),
 }
@@ -64,7 +65,7 @@ impl Fault {
     }
 }
 
-fn write(json: &mut Vec<u8>, value: &Bound<'_, PyAny>, depth: usize) -> Result<(), Fault> {
+pub(super) fn write(json: &mut Vec<u8>, value: &Bound<'_, PyAny>, depth: usize) -> Result<(), Fault> {
     if let Ok(text) = value.cast::<PyString>() {
         return write_text(json, text);
     }
@@ -97,7 +98,7 @@ fn write(json: &mut Vec<u8>, value: &Bound<'_, PyAny>, depth: usize) -> Result<(
     Ok(())
 }
 
-fn write_text(json: &mut Vec<u8>, text: &Bound<'_, PyString>) -> Result<(), Fault> {
+pub(super) fn write_text(json: &mut Vec<u8>, text: &Bound<'_, PyString>) -> Result<(), Fault> {
     let text = text.to_str().map_err(|_| {
         Fault::refused("the text holds a lone surrogate, which UTF-8 cannot carry: replace or drop it")
     })?;
@@ -136,9 +137,23 @@ fn write_items<'py>(
 }
 
 fn write_dict(json: &mut Vec<u8>, dict: &Bound<'_, PyDict>, depth: usize) -> Result<(), Fault> {
+    if dict.is_exact_instance_of::<PyDict>() {
+        return write_pairs(json, dict.iter(), depth);
+    }
+    // A subclass may have its own idea of its items; `json.dumps` asks it too.
+    let items = dict.call_method0(intern!(dict.py(), "items"))?.try_iter()?;
+    let pairs = items.map(|item| item?.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>());
+    write_pairs(json, pairs.collect::<PyResult<Vec<_>>>()?.into_iter(), depth)
+}
+
+fn write_pairs<'py>(
+    json: &mut Vec<u8>,
+    pairs: impl Iterator<Item = (Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    depth: usize,
+) -> Result<(), Fault> {
     json.push(b'{');
     let mut first = true;
-    for (key, value) in dict.iter() {
+    for (key, value) in pairs {
         if !std::mem::take(&mut first) {
             json.push(b',');
         }

@@ -405,7 +405,12 @@ fn fallback((models, object): (String, Bound<'_, PyAny>)) -> PyResult<Fallback> 
 }
 
 /// The options of one call. `None` never erases what the client has.
-fn apply(order: &mut Order, upstream: &Upstream, path: &str, options: &Bound<'_, PyDict>) -> PyResult<()> {
+pub(super) fn apply(
+    order: &mut Order,
+    upstream: &Upstream,
+    path: &str,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<()> {
     let py = options.py();
     let config = |error: ConfigError| config_error(py, &error);
     for (name, value) in options.iter() {

@@ -75,6 +75,12 @@ impl PyTransport {
     }
 }
 
+impl PyTransport {
+    pub(super) fn parts(&self, py: Python<'_>) -> (Py<PyEngine>, TransportOptions) {
+        (self.engine.clone_ref(py), self.options.clone())
+    }
+}
+
 /// What is to be done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Errand {
@@ -98,7 +104,7 @@ impl Errand {
 }
 
 /// Connect, read, write and pool: seconds, as in the SDK's `Timeout`.
-type Phases = (Option<f64>, Option<f64>, Option<f64>, Option<f64>);
+pub(super) type Phases = (Option<f64>, Option<f64>, Option<f64>, Option<f64>);
 
 /// Method, URL, raw headers, body and the bounds on its phases.
 type Request<'py> =
@@ -303,13 +309,13 @@ impl Job {
     }
 }
 
-fn listener<S: Sink>(sink: &S, log_level: i32) -> Option<Arc<dyn Listener>> {
+pub(super) fn listener<S: Sink>(sink: &S, log_level: i32) -> Option<Arc<dyn Listener>> {
     (log_level < NOTHING)
         .then(|| Arc::new(LogListener { sink: sink.clone(), lowest: log_level }) as Arc<dyn Listener>)
 }
 
 /// Headers as bytes, in order. Their values may be secrets and are not shown.
-fn header_map(pairs: &[(Bound<'_, PyBytes>, Bound<'_, PyBytes>)]) -> PyResult<HeaderMap> {
+pub(super) fn header_map(pairs: &[(Bound<'_, PyBytes>, Bound<'_, PyBytes>)]) -> PyResult<HeaderMap> {
     let mut headers = HeaderMap::with_capacity(pairs.len());
     for (name, value) in pairs {
         let name = HeaderName::from_bytes(name.as_bytes())
@@ -324,7 +330,7 @@ fn header_map(pairs: &[(Bound<'_, PyBytes>, Bound<'_, PyBytes>)]) -> PyResult<He
 /// The SDK's phases in the engine's terms. `read` bounds the wait for the answer and each gap in it, as there;
 /// the gate's own bounds hold where they are tighter. What the SDK waits for in its pool is the queue here, which
 /// the total timeout bounds.
-fn timeouts(gate: &Timeouts, phases: Option<Phases>, body: usize) -> Timeouts {
+pub(super) fn timeouts(gate: &Timeouts, phases: Option<Phases>, body: usize) -> Timeouts {
     /// A larger body may take its time to be written before the answer can begin.
     const SMALL: usize = 64 << 10;
     let Some((connect, read, write, _)) = phases else { return gate.clone() };

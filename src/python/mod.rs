@@ -11,10 +11,12 @@ mod errors;
 mod exchange;
 mod idempotency;
 mod mock;
+mod official;
 mod outcome;
 mod policy;
 mod probe;
 mod response;
+mod route;
 mod runtime;
 mod stream;
 mod trace;
@@ -48,11 +50,15 @@ mod core {
     #[pymodule_export]
     use super::mock::PyMockServer;
     #[pymodule_export]
+    use super::official::official_json;
+    #[pymodule_export]
     use super::policy::check_policy;
     #[pymodule_export]
     use super::probe::probe;
     #[pymodule_export]
     use super::response::{_restore_call_info, PyCallInfo, PyResponse, PyRetry, PyUsage};
+    #[pymodule_export]
+    use super::route::PyRoute;
     #[pymodule_export]
     use super::runtime::{_after_fork_in_child, _at_exit};
     #[pymodule_export]

@@ -41,6 +41,11 @@ impl PyResponse {
         headers_dict(py, &self.reply.headers)
     }
 
+    /// The value of one header; `None` without it.
+    fn header(&self, name: &str) -> Option<String> {
+        self.reply.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    }
+
     #[getter]
     fn content<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.reply.body)
