@@ -43,6 +43,19 @@ async def _tidegate(url: str, *, on: bool) -> AsyncIterator[Call]:
         yield call
 
 
+async def drop_in(url: str) -> AsyncIterator[Call]:
+    """`tidegate.AsyncOpenAI`, every gate configured."""
+    import tidegate
+
+    async with tidegate.AsyncOpenAI(base_url=url, api_key=chat.KEY, gate=chat.gate(on=True)) as client:
+
+        async def call() -> str:
+            answer = await client.chat.completions.create(**chat.REQUEST)
+            return answer.choices[0].message.content or ""
+
+        yield call
+
+
 async def pyreqwest(url: str) -> AsyncIterator[Call]:
     """pyreqwest: reqwest in Python, no gates."""
     from datetime import timedelta
@@ -92,7 +105,7 @@ async def openai(url: str) -> AsyncIterator[Call]:
         yield call
 
 
-ASYNC = {function.__name__: function for function in (tidegate_on, tidegate_off, pyreqwest, aiohttp, openai)}
+ASYNC = {function.__name__: function for function in (tidegate_on, tidegate_off, drop_in, pyreqwest, aiohttp, openai)}
 
 
 async def run_async(name: str, url: str, calls: int, in_flight: int, warm_up: int) -> dict[str, Any]:

@@ -32,6 +32,7 @@ LOADED = (
     ("tidegate_on", "tidegate AsyncClient, every gate on", 20),
     ("tidegate_off", "tidegate AsyncClient, every gate off", 20),
     ("tidegate_sync", "tidegate Client, 8 threads, every gate on", 20),
+    ("drop_in", "tidegate AsyncOpenAI, every gate on", 20),
     ("pyreqwest", "pyreqwest", 20),
     ("aiohttp", "aiohttp + orjson", 20),
     ("openai", "openai AsyncOpenAI", 1),

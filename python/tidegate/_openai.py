@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 
+from tidegate._fast import FastAsync, FastSync
 from tidegate._sdk import AsyncSeams, AsyncSend, SyncSeams, SyncSend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class OpenAI(SyncSeams, openai.OpenAI, SyncSend):  # type: ignore[misc]
+class OpenAI(FastSync, SyncSeams, openai.OpenAI, SyncSend):  # type: ignore[misc]
     """The official client with tidegate below it.
 
     Args:
@@ -24,19 +25,19 @@ class OpenAI(SyncSeams, openai.OpenAI, SyncSend):  # type: ignore[misc]
     with_options = SyncSeams.copy
 
 
-class AsyncOpenAI(AsyncSeams, openai.AsyncOpenAI, AsyncSend):  # type: ignore[misc]
+class AsyncOpenAI(FastAsync, AsyncSeams, openai.AsyncOpenAI, AsyncSend):  # type: ignore[misc]
     """The official asynchronous client with tidegate below it; see `OpenAI`."""
 
     with_options = AsyncSeams.copy
 
 
-class AzureOpenAI(SyncSeams, openai.AzureOpenAI, SyncSend):  # type: ignore[misc]
+class AzureOpenAI(FastSync, SyncSeams, openai.AzureOpenAI, SyncSend):  # type: ignore[misc]
     """The official client for Azure with tidegate below it; see `OpenAI`."""
 
     with_options = SyncSeams.copy
 
 
-class AsyncAzureOpenAI(AsyncSeams, openai.AsyncAzureOpenAI, AsyncSend):  # type: ignore[misc]
+class AsyncAzureOpenAI(FastAsync, AsyncSeams, openai.AsyncAzureOpenAI, AsyncSend):  # type: ignore[misc]
     """The official asynchronous client for Azure with tidegate below it; see `OpenAI`."""
 
     with_options = AsyncSeams.copy
