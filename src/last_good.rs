@@ -1,6 +1,6 @@
 //! The last good answer to each request, for when no other can be had: bounded in age and in memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::clock::Instant;
@@ -16,8 +16,9 @@ pub struct LastGood<T> {
     max_bytes: usize,
     bytes: usize,
     entries: HashMap<u64, Entry<T>>,
-    /// Keys in order of storing; a key that was stored again is in it more than once, its last place counting.
-    order: VecDeque<(u64, Instant)>,
+    /// Keys by the number of their storing: the first is the oldest.
+    order: BTreeMap<u64, u64>,
+    stored: u64,
 }
 
 #[derive(Debug)]
@@ -25,6 +26,7 @@ struct Entry<T> {
     answer: T,
     bytes: usize,
     stored: Instant,
+    place: u64,
 }
 
 impl<T: Clone> LastGood<T> {
@@ -34,7 +36,8 @@ impl<T: Clone> LastGood<T> {
             max_bytes: policy.max_bytes,
             bytes: 0,
             entries: HashMap::new(),
-            order: VecDeque::new(),
+            order: BTreeMap::new(),
+            stored: 0,
         }
     }
 
@@ -46,15 +49,14 @@ impl<T: Clone> LastGood<T> {
         if bytes > self.max_bytes {
             return;
         }
-        self.entries.insert(request, Entry { answer, bytes, stored: now });
-        self.order.push_back((request, now));
+        self.stored += 1;
+        self.entries.insert(request, Entry { answer, bytes, stored: now, place: self.stored });
+        self.order.insert(self.stored, request);
         self.bytes += bytes;
-        while self.bytes > self.max_bytes || self.order.front().is_some_and(|front| self.is_over(now, *front))
+        while let Some((_, &oldest)) = self.order.first_key_value()
+            && (self.bytes > self.max_bytes || self.is_too_old(now, oldest))
         {
-            let Some((oldest, stored)) = self.order.pop_front() else { break };
-            if self.entries.get(&oldest).is_some_and(|entry| entry.stored == stored) {
-                self.remove(oldest);
-            }
+            self.remove(oldest);
         }
     }
 
@@ -72,12 +74,12 @@ impl<T: Clone> LastGood<T> {
     fn remove(&mut self, request: u64) {
         if let Some(entry) = self.entries.remove(&request) {
             self.bytes -= entry.bytes;
+            self.order.remove(&entry.place);
         }
     }
 
-    /// Too old, or no longer the place of its key.
-    fn is_over(&self, now: Instant, (request, stored): (u64, Instant)) -> bool {
-        now.since(stored) > self.ttl || self.entries.get(&request).is_none_or(|entry| entry.stored != stored)
+    fn is_too_old(&self, now: Instant, request: u64) -> bool {
+        self.entries.get(&request).is_some_and(|entry| now.since(entry.stored) > self.ttl)
     }
 }
 
@@ -124,7 +126,7 @@ mod tests {
                 }
                 list.retain(|(_, _, stored, _)| now - stored <= TTL);
                 prop_assert_eq!(memory.bytes(), list.iter().map(|(.., bytes)| bytes).sum::<usize>());
-                prop_assert!(memory.order.len() <= list.len() + 1);
+                prop_assert_eq!(memory.order.len(), list.len());
                 for request in 0..6 {
                     let kept = list.iter().find(|(key, ..)| *key == request);
                     let want = kept.map(|(_, answer, stored, _)| (*answer, Duration::from_secs(now - stored)));
