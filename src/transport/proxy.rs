@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn others_are_refused_without_their_password() {
         for (text, value) in [
-            ("ftp://user:secret@proxy.test:21", "ftp://proxy.test:21"),
+            ("ftp://user:secret@proxy.test:2121", "ftp://proxy.test:2121"),
             ("socks4://secret@proxy.test", "socks4://proxy.test"),
             ("file:///secret", "***"),
             ("user:secret@proxy.test:3128", "***"),
