@@ -58,6 +58,7 @@ fn plan(spending: Option<Spending>) -> Plan {
         replay_unsafe: false,
         stream: false,
         on_open: OnOpen::Fail,
+        resent_after: None,
         spending,
     }
 }

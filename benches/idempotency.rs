@@ -3,6 +3,8 @@
 //!
 //! `TIDEGATE_REDIS_URL` names a Redis to measure against; without it that half is left out.
 
+#![allow(clippy::expect_used, reason = "a bench fails by panicking")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -79,12 +79,12 @@ async fn call_one(
                 Err(refusal) => call.refused(clock::now(), refusal),
             },
             Step::Send { number, until, slow_at } => {
-                let begun = AtomicBool::new(false);
-                let mut attempt = pin!(attempt(outgoing, number, until, &begun));
+                let answers = AtomicBool::new(false);
+                let mut attempt = pin!(attempt(outgoing, number, until, &answers));
                 let ended = if let Some(ended) = clock::until(slow_at, &mut attempt).await {
                     ended
                 } else {
-                    if !begun.load(Ordering::Relaxed) {
+                    if !answers.load(Ordering::Relaxed) {
                         call.slow(clock::now());
                     }
                     attempt.await

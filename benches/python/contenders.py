@@ -105,7 +105,10 @@ async def openai(url: str) -> AsyncIterator[Call]:
         yield call
 
 
-ASYNC = {function.__name__: function for function in (tidegate_on, tidegate_off, drop_in, pyreqwest, aiohttp, openai)}
+ASYNC = {
+    function.__name__: function
+    for function in (tidegate_on, tidegate_off, drop_in, pyreqwest, aiohttp, openai)
+}
 
 
 async def run_async(name: str, url: str, calls: int, in_flight: int, warm_up: int) -> dict[str, Any]:

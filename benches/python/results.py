@@ -133,7 +133,7 @@ def microseconds(build: Callable[[bytes], Any], content: bytes, times: int) -> f
 def first_use(name: str, which: str) -> float:
     """Return the milliseconds that the first result takes, in a fresh process."""
     command = [sys.executable, __file__, "--first", name, which]
-    return min(float(subprocess.check_output(command)) for _ in range(3))  # noqa: S603 this file
+    return min(float(subprocess.check_output(command)) for _ in range(3))
 
 
 def main() -> None:

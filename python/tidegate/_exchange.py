@@ -11,7 +11,7 @@ from tidegate._log import NOTHING, level_for_calls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidegate._core import Attempt, CallInfo, _Errand, Exchange, Stream
+    from tidegate._core import Attempt, CallInfo, Exchange, Stream, _Errand
 
 Request = tuple[str, str, list[tuple[bytes, bytes]], bytes, tuple[float | None, ...] | None]
 

@@ -1,8 +1,8 @@
 """Layers of retries around each other: who retries, and who must not.
 
 Three layers of three attempts each make 27 requests of one. A call inside a guarded one therefore makes one
-attempt within the outer call's time, and a loop around a client that makes a failed request again is found out:
-it is the same context that makes the same request within seconds of its failure.
+attempt within the outer call's time, and a loop around a client that makes a failed request again is found
+out: it is the same context that makes the same request within seconds of its failure.
 """
 
 from __future__ import annotations

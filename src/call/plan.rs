@@ -104,6 +104,7 @@ pub struct Ended {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one a stream, and it is taken apart at once")]
 pub enum StreamEnd {
     Complete,
     /// It broke off, or the server said that it failed.

@@ -17,6 +17,7 @@ use crate::stream::names_stream_options;
 use crate::transport::{Body, Request, Response};
 
 /// How an attempt ended.
+#[allow(clippy::large_enum_variant, reason = "the common one is made once an attempt, without allocating")]
 pub(super) enum Attempt {
     Answered(Answer),
     /// It streams, and its first content has come.
@@ -58,11 +59,11 @@ pub(super) async fn attempt(
     outgoing: Outgoing<'_>,
     number: u32,
     until: Instant,
-    begun: &AtomicBool,
+    answers: &AtomicBool,
 ) -> Attempt {
     let order = outgoing.order;
     let limit = order.timeouts.attempt.map_or(Instant::FAR_FUTURE, |attempt| clock::now() + attempt);
-    let exchange = exchange(outgoing, number, limit.min(until), begun);
+    let exchange = exchange(outgoing, number, limit.min(until), answers);
     match exchange.await {
         Ok(Exchanged::Answer(answer)) => Attempt::Answered(answer),
         Ok(Exchanged::Stream(began)) => Attempt::Began(began),
@@ -76,6 +77,7 @@ pub(super) async fn attempt(
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "the common one is made once an attempt, without allocating")]
 pub(super) enum Exchanged {
     Answer(Answer),
     Stream(Box<Began>),
@@ -96,23 +98,23 @@ async fn exchange(
     outgoing: Outgoing<'_>,
     number: u32,
     limit: Instant,
-    begun: &AtomicBool,
+    answers: &AtomicBool,
 ) -> Result<Exchanged, Stopped> {
     let Outgoing { engine, upstream, order, with_usage } = outgoing;
     let with_usage = with_usage.filter(|_| !engine.habits().refuses_usage(&upstream.origin));
     let under = Under { sent_at: clock::now(), limit };
     let response = send(upstream, order, number, with_usage, under).await?;
     if let Some(flow) = flow(order, &response, with_usage.is_some()) {
-        return begin(response, flow, order, under, begun).await;
+        return begin(response, flow, order, under, answers).await;
     }
-    begun.store(true, Ordering::Relaxed);
+    answers.store(true, Ordering::Relaxed);
     let answer = collect(engine, order, response, under).await?;
     if with_usage.is_some() && matches!(answer.status, 400 | 422) && names_stream_options(&answer.body) {
         // What was added is refused there: neither the caller's fault nor a reason to count a retry.
         engine.habits().refused_usage(&upstream.origin);
         let response = send(upstream, order, number, None, under).await?;
         return match flow(order, &response, false) {
-            Some(flow) => begin(response, flow, order, under, begun).await,
+            Some(flow) => begin(response, flow, order, under, answers).await,
             None => collect(engine, order, response, under).await.map(Exchanged::Answer),
         };
     }

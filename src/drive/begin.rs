@@ -36,7 +36,7 @@ pub(super) struct Began {
     pub(super) first_byte: Duration,
     pub(super) sent_at: Instant,
     /// When the content came.
-    pub(super) began_at: Instant,
+    pub(super) content_at: Instant,
 }
 
 /// Prelude held back at most; an answer that goes on so long without content has begun.
@@ -80,7 +80,7 @@ pub(super) async fn begin(
     flow: Flow,
     order: &Order,
     under: Under,
-    begun: &AtomicBool,
+    answers: &AtomicBool,
 ) -> Result<Exchanged, Stopped> {
     let Response { status, headers, body } = response;
     let first_byte = clock::now().since(under.sent_at);
@@ -92,14 +92,14 @@ pub(super) async fn begin(
         items: Vec::new(),
         first_byte,
         sent_at: under.sent_at,
-        began_at: under.sent_at,
+        content_at: under.sent_at,
     };
     let ready = match &mut began.flow {
         Flow::Bytes => first_piece(&mut began, order, under).await?,
         Flow::Events(_) => first_content(&mut began, order, under).await?,
     };
-    began.began_at = clock::now();
-    begun.store(true, Ordering::Relaxed);
+    began.content_at = clock::now();
+    answers.store(true, Ordering::Relaxed);
     Ok(ready.map_or_else(|| Exchanged::Stream(Box::new(began)), Exchanged::Answer))
 }
 
@@ -125,16 +125,13 @@ async fn first_content(began: &mut Began, order: &Order, under: Under) -> Result
         let Some(chunk) = clock::until(patience.min(under.limit), body.chunk()).await else {
             return Err(if patience < under.limit { late().into() } else { Stopped::OutOfTime });
         };
-        let ended = match chunk? {
-            Some(chunk) => {
-                reader.push(chunk);
-                false
-            }
-            None => {
-                reader.finish();
-                true
-            }
-        };
+        let chunk = chunk?;
+        let ended = chunk.is_none();
+        if let Some(chunk) = chunk {
+            reader.push(chunk);
+        } else {
+            reader.finish();
+        }
         if pull(reader, items)? > 0 {
             quiet_since = clock::now();
             any_event = true;

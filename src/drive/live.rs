@@ -60,9 +60,9 @@ impl std::fmt::Debug for Stream {
 
 impl Stream {
     pub(super) fn new(mut told: Told, order: &Order, began: Began, reserved: u64, deadline: Instant) -> Self {
-        let Began { status, headers, flow, body, items, first_byte, began_at, sent_at } = began;
-        let first_chunk = Some(began_at.since(told.call.started()));
-        told.call.began(clock::now(), &announced(&headers), began_at.since(sent_at));
+        let Began { status, headers, flow, body, items, first_byte, content_at, sent_at } = began;
+        let first_chunk = Some(content_at.since(told.call.started()));
+        told.call.began(clock::now(), &announced(&headers), content_at.since(sent_at));
         let times = Times { first_byte: Some(first_byte), first_chunk };
         let partial = info(&told, &Bill::default(), times, clock::now());
         Self {

@@ -271,7 +271,7 @@ fn call_facts(info: &CallInfo, error: Option<&CallError>, identity: Identity) ->
         attempts: Some(info.attempts),
         outcome: Some(error.map_or("ok", |error| error.kind())),
         reason: error.map(|error| error.reason.as_str()),
-        status: error.and_then(|error| error.status()),
+        status: error.and_then(CallError::status),
         latency_s: Some(info.latency.as_secs_f64()),
         first_byte_s: info.first_byte.map(|first_byte| first_byte.as_secs_f64()),
         queue_s: Some(info.queue.as_secs_f64()),

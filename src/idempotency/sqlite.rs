@@ -1,7 +1,7 @@
 //! The store of one machine: a file that its processes share.
 //!
 //! Write-ahead log and `synchronous = FULL`: an answer is on disk when it is given, even if the power fails. A
-//! process uses one connection; SQLite admits one writer at a time anyway, and a lock of our own is fairer among
+//! process uses one connection; `SQLite` admits one writer at a time anyway, and a lock of our own is fairer among
 //! threads than its waiting.
 
 use std::path::{Path, PathBuf};
@@ -164,7 +164,7 @@ impl Sqlite {
 
 /// A transaction under way. Dropping it undoes what was written.
 ///
-/// It is a connection of this very library: two copies of SQLite in one process do not see each other's locks on
+/// It is a connection of this very library: two copies of `SQLite` in one process do not see each other's locks on
 /// a file, so a tool must not write through another.
 #[derive(Debug)]
 pub struct Unfinished {

@@ -53,7 +53,7 @@ pub struct StoreError {
 }
 
 pub enum Store {
-    Memory(Memory),
+    Memory(Box<Memory>),
     Sqlite(Sqlite),
     Redis(Redis),
 }
@@ -70,7 +70,7 @@ impl Store {
     pub fn open(url: &str) -> Result<Self, ConfigError> {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         match scheme {
-            "memory" if matches!(rest, "" | "//") => Ok(Self::Memory(Memory::new(Time::steady()))),
+            "memory" if matches!(rest, "" | "//") => Ok(Self::Memory(Box::new(Memory::new(Time::steady())))),
             "sqlite" => Sqlite::open(rest).map(Self::Sqlite),
             "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
             | "rediss+sentinel" => Redis::open(url, Time::System).map(Self::Redis),

@@ -157,11 +157,8 @@ impl PyExchange {
         first_byte: f64,
     ) -> PyResult<PyAttempt> {
         let order = self.order(py, request)?;
-        let reply = Reply {
-            status,
-            headers: header_map(&headers)?,
-            body: Bytes::copy_from_slice(content.as_bytes()),
-        };
+        let reply =
+            Reply { status, headers: header_map(headers)?, body: Bytes::copy_from_slice(content.as_bytes()) };
         let first_byte = Duration::try_from_secs_f64(first_byte).unwrap_or_default();
         self.told(py, |stepped| stepped.answered(&order, reply, first_byte))
     }
@@ -235,7 +232,7 @@ impl PyExchange {
         Ok(Order {
             method,
             url,
-            headers: header_map(&headers)?,
+            headers: header_map(headers)?,
             timeouts: timeouts(self.engine.timeouts(), phases, body.len()),
             body,
             numbered: false,
@@ -315,7 +312,7 @@ pub(super) fn listener<S: Sink>(sink: &S, log_level: i32) -> Option<Arc<dyn List
 }
 
 /// Headers as bytes, in order. Their values may be secrets and are not shown.
-pub(super) fn header_map(pairs: &[(Bound<'_, PyBytes>, Bound<'_, PyBytes>)]) -> PyResult<HeaderMap> {
+pub(super) fn header_map(pairs: Vec<(Bound<'_, PyBytes>, Bound<'_, PyBytes>)>) -> PyResult<HeaderMap> {
     let mut headers = HeaderMap::with_capacity(pairs.len());
     for (name, value) in pairs {
         let name = HeaderName::from_bytes(name.as_bytes())

@@ -255,7 +255,7 @@ impl PyStore {
     fn list(&self, py: Python<'_>, prefix: String, states: Vec<String>, limit: usize) -> PyResult<Py<PyAny>> {
         let mut inside = runtime::enter(py);
         let store = self.current(py)?;
-        let states: Vec<_> = states.iter().filter_map(|state| State::parse(state)).collect();
+        let states: Vec<_> = states.into_iter().filter_map(|state| State::parse(&state)).collect();
         let work = async move { Answered::Records(store.list(&prefix, &states, limit).await) };
         blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, work))
     }

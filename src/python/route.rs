@@ -57,7 +57,7 @@ impl PyRoute {
         let config = |error: ConfigError| config_error(py, &error);
         let url = Url::parse(url)
             .map_err(|error| config(ConfigError::new("url", "***", format!("must be a URL ({error})"))))?;
-        let headers = exchange::header_map(&headers)?;
+        let headers = exchange::header_map(headers)?;
         let (engine, options) = transport.get().parts(py);
         let current = engine.get().current(py)?;
         let timeouts = exchange::timeouts(current.timeouts(), phases, 0);

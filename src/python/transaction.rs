@@ -54,7 +54,7 @@ impl PyTransaction {
             open.as_ref().map(|open| run(open, sql, values))
         });
         let rows = rows.ok_or_else(over)?.map_err(|error| failed(&error))?;
-        rows.into_iter().map(|row| to_tuple(py, row)).collect()
+        rows.into_iter().map(|row| to_tuple(py, &row)).collect()
     }
 
     /// Rows that the last statement changed.
@@ -134,7 +134,7 @@ fn to_value(parameter: &Bound<'_, PyAny>) -> PyResult<Value> {
     )))
 }
 
-fn to_tuple(py: Python<'_>, row: Vec<Value>) -> PyResult<Py<PyTuple>> {
+fn to_tuple(py: Python<'_>, row: &[Value]) -> PyResult<Py<PyTuple>> {
     let values = row.iter().map(|value| {
         Ok(match ValueRef::from(value) {
             ValueRef::Null => py.None(),

@@ -141,10 +141,9 @@ impl Observer {
                 Seen::Prelude
             }
             "content_block_delta" => self.content(chunk.delta.parts.visible(), chunk.delta.parts.tokens()),
-            // It holds the reason why the answer stops.
-            "message_delta" => self.content("", 0),
             "message_stop" => self.end(),
             "ping" | "keepalive" | "heartbeat" => Seen::Prelude,
+            // `message_delta` too, which holds the reason why the answer stops.
             _ => self.content("", 0),
         }
     }
@@ -293,8 +292,10 @@ mod tests {
             r#"{"model":"m","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#,
             "[DONE]",
         ]);
-        use Seen::{Content, Done, Figures, Prelude};
-        assert_eq!(kinds, [Prelude, Prelude, Content, Content, Figures, Done]);
+        assert_eq!(
+            kinds,
+            [Seen::Prelude, Seen::Prelude, Seen::Content, Seen::Content, Seen::Figures, Seen::Done]
+        );
         assert_eq!((observer.text(), observer.tokens()), ("Hi", 1));
         assert_eq!(observer.reading().usage.map(|usage| usage.total()), Some(10));
         assert!(observer.is_complete() && observer.is_over());

@@ -23,7 +23,7 @@ const SENTINEL_PORT: u16 = 26379;
 
 enum Server {
     Single(Client),
-    Cluster(ClusterClient),
+    Cluster(Box<ClusterClient>),
     /// Asks the sentinels who the primary is; its client caches what it learns.
     Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
 }
@@ -225,7 +225,7 @@ impl Address {
         if let Some(password) = &self.password {
             builder = builder.password(password);
         }
-        builder.build().map(Server::Cluster)
+        builder.build().map(|client| Server::Cluster(Box::new(client)))
     }
 
     fn sentinel(&self) -> Result<Server, RedisError> {

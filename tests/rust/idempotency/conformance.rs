@@ -13,10 +13,12 @@ fn acquired(fence: u64) -> Answer {
     Answer::Acquired { fence, attempts: u32::try_from(fence).unwrap() }
 }
 
+type Rule = fn(&Bench, &str);
+
 /// Every rule on a store of its own keys, so that one start of Redis serves all.
 #[test]
 fn every_store_keeps_the_rules() {
-    let rules: &[(&str, fn(&Bench, &str))] = &[
+    let rules: &[(&str, Rule)] = &[
         ("done", a_result_is_replayed_until_its_retention_ends),
         ("error", a_permanent_error_is_replayed),
         ("mismatch", another_payload_is_a_mismatch_in_every_state),
@@ -47,7 +49,7 @@ fn every_store_keeps_the_rules() {
 fn a_result_is_replayed_until_its_retention_ends(bench: &Bench, key: &str) {
     assert_eq!(bench.begin(key, 1, Effect::AtMostOnce), acquired(1));
     assert_eq!(bench.apply(key, &complete(1, 1, "\u{0}r\u{e9}sult")), Answer::Held);
-    bench.pass(RETENTION - MOMENT);
+    bench.pass(RETENTION.saturating_sub(MOMENT));
     let Answer::Replay(replayed) = bench.begin(key, 2, Effect::AtMostOnce) else { panic!("not replayed") };
     assert_eq!(replayed, outcome(true, "\u{0}r\u{e9}sult"));
     bench.pass(MOMENT);
@@ -80,7 +82,7 @@ fn another_payload_is_a_mismatch_in_every_state(bench: &Bench, key: &str) {
 
 fn a_live_lease_keeps_others_out(bench: &Bench, key: &str) {
     assert_eq!(bench.begin(key, 1, Effect::Idempotent), acquired(1));
-    bench.pass(LEASE - MOMENT);
+    bench.pass(LEASE.saturating_sub(MOMENT));
     assert_eq!(bench.begin(key, 2, Effect::Idempotent), Answer::InProgress { lease_left: MOMENT });
 }
 
@@ -233,11 +235,11 @@ fn a_decision_ends_doubt_once(bench: &Bench, key: &str) {
 fn claim_and_start_may_be_two_steps(bench: &Bench, key: &str) {
     assert_eq!(bench.apply(key, &begin(1, Effect::AtMostOnce, false)), acquired(1));
     assert_eq!(bench.get(key).unwrap().started, None);
-    bench.pass(LEASE - MOMENT);
+    bench.pass(LEASE.saturating_sub(MOMENT));
     let start = Operation::Start { claim: claim(1, 1), lease: LEASE };
     assert_eq!(bench.apply(key, &start), Answer::Held);
     let started = bench.get(key).unwrap().started;
-    bench.pass(LEASE - MOMENT);
+    bench.pass(LEASE.saturating_sub(MOMENT));
     assert!(matches!(bench.begin(key, 2, Effect::AtMostOnce), Answer::InProgress { .. }), "start renews");
     assert_eq!(bench.apply(key, &start), Answer::Held, "sent again");
     assert_eq!(bench.get(key).unwrap().started, started);

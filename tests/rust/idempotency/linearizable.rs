@@ -17,7 +17,7 @@ struct Done {
     ended: u64,
 }
 
-fn has_an_order(history: &[Done], done: u32, state: &Option<Record>, now: u64) -> bool {
+fn has_an_order(history: &[Done], done: u32, state: Option<&Record>, now: u64) -> bool {
     if done.count_ones() as usize == history.len() {
         return true;
     }
@@ -30,9 +30,9 @@ fn has_an_order(history: &[Done], done: u32, state: &Option<Record>, now: u64) -
         if !first {
             return false;
         }
-        let mut next = state.clone();
+        let mut next = state.cloned();
         let (answer, _) = apply(&mut next, &candidate.operation, now);
-        answer == candidate.answer && has_an_order(history, done | 1 << index, &next, now)
+        answer == candidate.answer && has_an_order(history, done | 1 << index, next.as_ref(), now)
     })
 }
 
@@ -87,7 +87,7 @@ fn concurrent_histories_are_linearizable() {
             });
             let told: Vec<_> =
                 history.iter().map(|done| (done.began, done.ended, &done.operation, &done.answer)).collect();
-            assert!(has_an_order(&history, 0, &None, now), "{} has no order for {told:#?}", bench.name);
+            assert!(has_an_order(&history, 0, None, now), "{} has no order for {told:#?}", bench.name);
         }
     }
 }
@@ -101,10 +101,10 @@ fn the_checker_refuses_what_no_order_explains() {
         began: 0,
         ended: 9,
     });
-    assert!(!has_an_order(&twice, 0, &None, 1));
+    assert!(!has_an_order(&twice, 0, None, 1));
     let late = |began, ended, answer| Done { operation: complete(1, 1, "r"), answer, began, ended };
     let first =
         || Done { operation: begin(1, Effect::AtMostOnce, true), answer: acquired(), began: 2, ended: 3 };
-    assert!(has_an_order(&[late(0, 1, Answer::Stale), first()], 0, &None, 1));
-    assert!(!has_an_order(&[late(0, 1, Answer::Held), first()], 0, &None, 1), "it ended before the claim");
+    assert!(has_an_order(&[late(0, 1, Answer::Stale), first()], 0, None, 1));
+    assert!(!has_an_order(&[late(0, 1, Answer::Held), first()], 0, None, 1), "it ended before the claim");
 }

@@ -57,7 +57,7 @@ fn benches() -> Vec<Bench> {
         let store = Arc::new(make(Time::Manual(Arc::clone(&now))));
         benches.push(Bench { name, store, now, runtime: runtime(), _redis: redis, _directory: directory });
     };
-    add("memory", &|time| Store::Memory(Memory::new(time)), None, None);
+    add("memory", &|time| Store::Memory(Box::new(Memory::new(time))), None, None);
     let files = directory();
     let path = files.0.join("store.db");
     add("sqlite", &|time| Store::Sqlite(Sqlite::new(&path, time)), None, Some(files));

@@ -89,8 +89,11 @@ impl Promises {
                 self.outcome.get_or_insert_with(|| outcome.clone());
                 self.running.clear();
             }
-            (Operation::Fail { failure: Failure::NoEffect, .. }, Answer::Held)
-            | (Operation::Resolve { resolution: Resolution::NotDone, .. }, Answer::Held) => {
+            (
+                Operation::Fail { failure: Failure::NoEffect, .. }
+                | Operation::Resolve { resolution: Resolution::NotDone, .. },
+                Answer::Held,
+            ) => {
                 *self = Self::default();
             }
             (Operation::Resolve { resolution: Resolution::Done(outcome), .. }, Answer::Held) => {
@@ -117,7 +120,9 @@ fn random_histories_keep_every_promise_and_the_stores_agree() {
         for step in steps {
             let operation = match step {
                 Step::Pass(time) => {
-                    stores.iter().for_each(|bench| bench.pass(time));
+                    for bench in &stores {
+                        bench.pass(time);
+                    }
                     // What expired is as if it had never been; the stores say what has.
                     if stores[0].get(&key).is_none() {
                         promises = Promises::default();
