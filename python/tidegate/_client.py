@@ -338,8 +338,9 @@ class Client(_BaseClient):
         level, told = level_for_calls(), call_options(options)
         if json is not None and content is not None:
             raise _two_bodies()
+        body = {"content": content} if json is None else {"json": json}
         try:
-            return self._upstream.call(method, path, told, json=json, content=content, log_level=level)
+            return self._upstream.call(method, path, told, **body, log_level=level)
         except CallError as error:
             failed(error)
             raise
