@@ -49,7 +49,7 @@ plot: ## Draw docs/images/retry-storm.svg from the simulator
 picture: install ## Draw docs/images/dashboard.svg from a run that Prometheus scrapes
 	$(BIN)/python docs/draw_dashboard.py
 
-check: lint layers test bench-smoke ## What continuous integration runs: format, lints, layers, stubs, tests, benches once
+check: lint layers test ## What continuous integration runs: format, lints, layers, stubs, every test
 
 # With optimisation, though nothing is run: what the tests and the extension have built is then used again. The
 # core without Python is looked at too, beside one example that makes cargo choose the features of the first pass.

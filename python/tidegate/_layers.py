@@ -35,16 +35,16 @@ def add(options: dict[str, Any] | None) -> dict[str, Any] | None:
     failed, deadline = _failed.get(), _deadline.get()
     if failed is None and deadline is None:
         return options
-    options = {} if options is None else options
+    added: dict[str, Any] = {}
     if failed is not None and not failed.told and time.monotonic() - failed.at < _SECONDS:
         _failed.set(replace(failed, told=True))
-        options["failed_before"] = failed.request, failed.attempts
+        added["failed_before"] = failed.request, failed.attempts
     if deadline is not None:
-        options["max_attempts"] = 1
         # A call whose time is up is refused by the core, which counts and tells of it.
         left = max(deadline - time.monotonic(), 1e-6)
-        options["total_timeout"] = min(left, options.get("total_timeout") or left)
-    return options
+        own = (options or {}).get("total_timeout") or left
+        added |= {"max_attempts": 1, "total_timeout": min(left, own)}
+    return {**(options or {}), **added} if added else options
 
 
 def failed(error: BaseException) -> None:

@@ -163,7 +163,7 @@ def test_each_sink_tells_the_six_metrics_exactly(sinks):
         series("tool_call_total", tool="charge", status="error"): 1,
         series("retry_total", reason="server_error"): 2,
         series("retry_total", reason="rate_limit"): 1,
-        series("retry_total", reason="malformed"): 1,
+        series("retry_total", reason="connection"): 1,
         series("retry_total", reason="overloaded"): 1,
         series("idempotency_suppressed_total"): 5,
         series("breaker_open_total"): 1,
