@@ -124,20 +124,13 @@ impl Call {
     }
 
     /// Somebody around this gate makes a failed request again. To the upstream that is a retry, and so it is to
-    /// the budget.
+    /// the budget; when that is empty, this call retries nothing of its own.
     fn resent(&mut self, now: Instant, requests: u32) -> Step {
         self.events.push((Kind::Stacked, Facts { attempts: Some(requests), ..Facts::default() }));
-        match self.withdraw(now, Cost::Plain) {
-            Ok(()) => self.gates(now),
-            Err(empty) => {
-                let message = format!(
-                    "a layer around this gate makes the same request again after {requests} attempts have failed, \
-                     and the retry budget for {} is empty: set that layer's retries to 0",
-                    self.scope.name()
-                );
-                self.fail(now, Reason::Budget, empty.refill_in, Some(message))
-            }
+        if self.withdraw(now, Cost::Plain).is_err() {
+            self.plan.max_attempts = 1;
         }
+        self.gates(now)
     }
 
     fn gates(&mut self, now: Instant) -> Step {

@@ -261,7 +261,7 @@ class CircuitOpenError(APIConnectionError):
 
 
 class AdmissionError(APIConnectionError):
-    """Not sent: no place in the queue would come free in time, or the retry budget is empty."""
+    """Not sent: no place in the queue would come free in time."""
 
 
 class MalformedResponseError(CallError):
@@ -315,7 +315,6 @@ _BY_REASON: dict[str, tuple[type[CallError], str]] = {
     "breaker_open": (CircuitOpenError, "breaker_open"),
     "admission_deadline": (AdmissionError, "admission"),
     "request_too_large": (RequestTooLargeError, "too_large"),
-    "budget": (AdmissionError, "admission"),
     "deadline": (DeadlineExceededError, "timeout"),
     "spend_cap": (SpendCapExceededError, "spend_cap"),
     "cancelled": (APIConnectionError, "cancelled"),

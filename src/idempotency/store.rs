@@ -52,6 +52,7 @@ pub struct StoreError {
     pub problem: String,
 }
 
+#[allow(clippy::large_enum_variant, reason = "one for each gate, which lives as long as the process")]
 pub enum Store {
     Memory(Box<Memory>),
     Sqlite(Sqlite),

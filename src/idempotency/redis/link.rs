@@ -21,6 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
+#[allow(clippy::large_enum_variant, reason = "one for each store, which lives as long as the process")]
 enum Server {
     Single(Client),
     Cluster(Box<ClusterClient>),
