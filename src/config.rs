@@ -294,8 +294,7 @@ impl BreakerPolicy {
 /// The cap on retries of a whole scope.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetryBudgetPolicy {
-    /// Retries that may be taken at once. Default `None`: the limit on concurrency, 3 at least; where that is
-    /// more than 32, the most attempts that were in flight at once, between 3 and 32.
+    /// Retries that may be taken at once. Default `None`: the limit on concurrency, between 3 and 32.
     pub capacity: Option<u32>,
     /// Earned by each call that succeeds. Default 0.1.
     pub deposit: f64,

@@ -66,8 +66,6 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct RetryBudget {
     capacity: u64,
-    /// What the capacity may grow to with the concurrency that is seen.
-    ceiling: u64,
     deposit: u64,
     trickle_per_second: u64,
     balance: u64,
@@ -78,16 +76,12 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Full. `max_concurrency` sets the capacity where the policy does not. A limit too high to say anything of
-    /// the process's size, or none (`None`), does not either: then [`widen`](Self::widen) does.
+    /// Full. `max_concurrency` sets the capacity where the policy does not; `None` is no limit.
     pub fn new(policy: &RetryBudgetPolicy, max_concurrency: Option<u32>, now: Instant) -> Self {
-        let telling = max_concurrency.filter(|limit| *limit <= MAX_CAPACITY);
-        let derived = telling.map(|limit| limit.max(MIN_CAPACITY));
-        let known = policy.capacity.or(derived);
-        let capacity = u64::from(known.unwrap_or(MIN_CAPACITY).max(1)) * TOKEN;
+        let derived = max_concurrency.unwrap_or(MAX_CAPACITY).clamp(MIN_CAPACITY, MAX_CAPACITY);
+        let capacity = u64::from(policy.capacity.unwrap_or(derived).max(1)) * TOKEN;
         Self {
             capacity,
-            ceiling: if known.is_some() { capacity } else { u64::from(MAX_CAPACITY) * TOKEN },
             deposit: micros(policy.deposit),
             trickle_per_second: micros(policy.trickle),
             balance: capacity,
@@ -95,15 +89,6 @@ impl RetryBudget {
             refilled_at: now,
             refused_total: 0,
         }
-    }
-
-    /// As many attempts as this were in flight at once: what one outage can hit, and so what its retries may
-    /// cost. A capacity that grows grows full.
-    pub fn widen(&mut self, in_flight: usize) {
-        let seen = u64::try_from(in_flight).unwrap_or(u64::MAX).saturating_mul(TOKEN);
-        let capacity = self.capacity.max(seen.min(self.ceiling));
-        self.balance += capacity - self.capacity;
-        self.capacity = capacity;
     }
 
     /// Pays for a retry. To be called after every other check has passed and before the wait.
@@ -196,28 +181,7 @@ mod tests {
             RetryBudget::new(&RetryBudgetPolicy::default(), max_concurrency, at(0)).snapshot(at(0)).capacity
         };
         let capacities = [Some(1), Some(3), Some(20), Some(32), Some(1000), None].map(capacity);
-        assert_eq!(capacities.map(|capacity| capacity.to_string()), ["3", "3", "20", "32", "3", "3"]);
-    }
-
-    #[test]
-    fn a_capacity_that_nobody_set_follows_the_concurrency_that_is_seen() {
-        let mut budget = RetryBudget::new(&RetryBudgetPolicy::default(), Some(1000), at(0));
-        assert!(budget.withdraw(at(0), Cost::Plain).is_ok());
-        let grown = [1, 8, 5, 100].map(|in_flight| {
-            budget.widen(in_flight);
-            let Snapshot { balance, capacity, .. } = budget.snapshot(at(0));
-            (balance.to_string(), capacity.to_string())
-        });
-        let expected = [("2", "3"), ("7", "8"), ("7", "8"), ("31", "32")];
-        assert_eq!(
-            grown.map(|(balance, capacity)| (balance, capacity)),
-            expected.map(|(a, b)| (a.into(), b.into()))
-        );
-        for limit in [5, 32] {
-            let mut set = RetryBudget::new(&RetryBudgetPolicy::default(), Some(limit), at(0));
-            set.widen(100);
-            assert_eq!(set.snapshot(at(0)).capacity.to_string(), limit.to_string());
-        }
+        assert_eq!(capacities.map(|capacity| capacity.to_string()), ["3", "3", "20", "32", "32", "32"]);
     }
 
     #[test]

@@ -146,11 +146,6 @@ impl Scope {
         format!("{} {}", self.key.origin, self.key.model).trim_end().to_owned()
     }
 
-    /// The most attempts that were in flight at once.
-    pub fn peak_in_flight(&self) -> usize {
-        self.queue.lock().admission.peak_in_flight()
-    }
-
     pub fn admission(&self, now: Instant) -> admission::Snapshot {
         self.queue.lock().admission.snapshot(now)
     }

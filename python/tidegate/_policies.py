@@ -183,8 +183,8 @@ class RetryBudget:
     """The cap on the retries of all calls together, which keeps an outage from multiplying the traffic.
 
     Attributes:
-        capacity: Retries that may be taken at once. Default `None`: ``Limits.concurrency``, 3 at least; where
-            that is more than 32, the most attempts that were in flight at once, between 3 and 32.
+        capacity: Retries that may be taken at once. Default `None`: the limit on concurrency, between 3 and
+            32.
         deposit: Retries earned by each call that succeeds. Default 0.1.
         trickle: Retries earned per second of time. Default 1/60.
 

@@ -100,7 +100,6 @@ pub struct Admission {
     concurrency: usize,
     oversize: Oversize,
     in_flight: usize,
-    peak_in_flight: usize,
     /// Tokens reserved by the requests in flight.
     reserved: u128,
     requests: Quota,
@@ -129,7 +128,6 @@ impl Admission {
             concurrency: concurrency(limits),
             oversize: limits.oversize,
             in_flight: 0,
-            peak_in_flight: 0,
             reserved: 0,
             ramp: Ramp::new(requests.learns() || tokens.learns()),
             requests,
@@ -288,11 +286,6 @@ impl Admission {
         self.tokens.reshape(Shape::of_tokens(limits), now);
     }
 
-    /// The most attempts that were in flight at once.
-    pub fn peak_in_flight(&self) -> usize {
-        self.peak_in_flight
-    }
-
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let now = now.max(self.now);
         Snapshot {
@@ -334,7 +327,6 @@ impl Admission {
 
     fn take(&mut self, now: Instant, cost: u64) -> Marks {
         self.in_flight += 1;
-        self.peak_in_flight = self.peak_in_flight.max(self.in_flight);
         self.reserved += u128::from(cost);
         self.ramp.start(now);
         Marks {

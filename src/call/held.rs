@@ -79,10 +79,7 @@ impl Call {
     /// Pays for a retry out of the scope's budget, if it has one.
     pub(super) fn withdraw(&mut self, now: Instant, cost: Cost) -> Result<(), Empty> {
         let Some(budget) = &self.scope.budget else { return Ok(()) };
-        let peak = self.scope.peak_in_flight();
-        let mut budget = budget.lock();
-        budget.widen(peak);
-        self.withdrawal = Some(budget.withdraw(now, cost)?);
+        self.withdrawal = Some(budget.lock().withdraw(now, cost)?);
         Ok(())
     }
 
