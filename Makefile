@@ -60,7 +60,7 @@ lint: install ## Format, clippy, ruff, types, and the stub beside the extension 
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
-	-$(BIN)/python -m mypy.stubtest tidegate._core
+	$(BIN)/python -m mypy.stubtest tidegate._core
 
 $(VENV)/.bench: pyproject.toml $(BIN)/maturin
 	$(BIN)/pip install --quiet --group bench

@@ -23,15 +23,23 @@ from tidegate._policies import (
 )
 
 __all__ = [
+    "Attempt",
     "CallInfo",
     "Diagnosis",
     "Engine",
+    "Exchange",
     "Hold",
     "LoopQueue",
     "MockServer",
+    "Operation",
     "Response",
     "Retry",
+    "Route",
+    "Store",
+    "Stream",
     "Ticket",
+    "Transaction",
+    "Transport",
     "Upstream",
     "Usage",
     "VERSION",
@@ -39,7 +47,13 @@ __all__ = [
     "_at_exit",
     "_probe",
     "_restore_call_info",
+    "check_key",
     "check_policy",
+    "escape_key",
+    "fingerprint",
+    "idem_key",
+    "looks_random",
+    "official_json",
 ]
 
 VERSION: str
