@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::lock::Mutex;
 use tidegate::breaker::Breaker;
 use tidegate::clock::Instant;
 use tidegate::config::BreakerPolicy;
-use tidegate::lock::Mutex;
 
 use super::controls::{Ask, Policy};
 use super::upstream::Brownout;
@@ -42,7 +42,7 @@ pub(crate) fn measure(share: f64) -> Figure {
         mean(&(0..SEEDS).map(run).collect::<Vec<_>>())
     };
     Figure {
-        per_call: success(Client::Guarded(Box::new(Guards::with_concurrency(32)))),
+        per_call: success(Client::Guarded(Box::new(Guards::with_concurrency(1000)))),
         per_attempt: success(Client::Control(breaker_per_attempt)),
     }
 }
