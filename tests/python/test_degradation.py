@@ -212,3 +212,15 @@ async def test_a_refused_request_is_told_as_the_callers(server):
     server.script([{"status": 400}])
     with pytest.raises(BadRequestError):
         await made.post("/chat/completions", json=BODY)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_official_clients_methods_have_fallbacks_too(server, stream):
+    gate = Gate(fallbacks=[Fallback("small")])
+    client = tidegate.OpenAI(base_url=server.url, api_key="k", gate=gate, max_retries=0)
+    server.script([QUOTA])
+    answer = client.chat.completions.create(**BODY, stream=stream)
+    if stream:
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+    assert tidegate.info(answer).degraded
+    assert [entry["model"] for entry in server.ledger["entries"]] == ["big", "small"]
