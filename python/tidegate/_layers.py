@@ -1,8 +1,7 @@
-"""Layers of retries around each other: who retries, and who must not.
+"""Layers of retries around each other: a loop around a client that makes a failed request again is found out.
 
-Three layers of three attempts each make 27 requests of one. A call inside a guarded one therefore makes one
-attempt within the outer call's time, and a loop around a client that makes a failed request again is found
-out: it is the same context that makes the same request within seconds of its failure.
+Three layers of three attempts each make 27 requests of one. A retrying layer is recognised by its context, which
+makes the same request again within seconds of its failure.
 """
 
 from __future__ import annotations
@@ -27,24 +26,15 @@ class _Failed:
 
 
 _failed: ContextVar[_Failed | None] = ContextVar("tidegate_failed", default=None)
-_deadline: ContextVar[float | None] = ContextVar("tidegate_deadline", default=None)
 
 
 def add(options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the options of a call with what the layers around it mean for it."""
-    failed, deadline = _failed.get(), _deadline.get()
-    if failed is None and deadline is None:
+    """Return the options of a call, with the failure that it may repeat."""
+    failed = _failed.get()
+    if failed is None or failed.told or time.monotonic() - failed.at >= _SECONDS:
         return options
-    added: dict[str, Any] = {}
-    if failed is not None and not failed.told and time.monotonic() - failed.at < _SECONDS:
-        _failed.set(replace(failed, told=True))
-        added["failed_before"] = failed.request, failed.attempts
-    if deadline is not None:
-        # A call whose time is up is refused by the core, which counts and tells of it.
-        left = max(deadline - time.monotonic(), 1e-6)
-        own = (options or {}).get("total_timeout") or left
-        added |= {"max_attempts": 1, "total_timeout": min(left, own)}
-    return {**(options or {}), **added} if added else options
+    _failed.set(replace(failed, told=True))
+    return {**(options or {}), "failed_before": (failed.request, failed.attempts)}
 
 
 def failed(error: BaseException) -> None:
@@ -55,7 +45,7 @@ def failed(error: BaseException) -> None:
     now, before = time.monotonic(), _failed.get()
     again = before is not None and before.request == error._request and now - before.at < _SECONDS
     if before is not None and again and not sent:
-        # Refused as a retry of this request, which it stays.
+        # Refused unsent: making the request again would still be a retry of the one before.
         _failed.set(replace(before, told=False))
     elif error._request is not None and sent:
         total = sent + before.attempts if before is not None and again else sent
