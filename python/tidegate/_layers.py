@@ -1,7 +1,7 @@
 """Layers of retries around each other: a loop around a client that makes a failed request again is found out.
 
-Three layers of three attempts each make 27 requests of one. A retrying layer is recognised by its context, which
-makes the same request again within seconds of its failure.
+Three layers of three attempts each make 27 requests of one. A retrying layer is recognised by its context,
+which makes the same request again within seconds of its failure.
 """
 
 from __future__ import annotations
