@@ -47,7 +47,7 @@ pub async fn call(
         };
         Teller::new(engine, instead, &model, &order, listener.clone()).tell(
             Kind::Degraded,
-            Facts { outcome: Some("fallback"), reason: Some(error.reason.as_str()), ..Facts::default() },
+            Facts { outcome: Some("fallback"), reason: Some(why(error)), ..Facts::default() },
         );
         let before = failed.info.clone();
         delivered = match call_one(engine, instead, order, listener.clone()).await {
@@ -101,14 +101,22 @@ fn is_upstreams(error: &CallError) -> bool {
     }
 }
 
+/// In one word, for people: what the gate found, or else what the upstream said.
+fn why(error: &CallError) -> &'static str {
+    match error.reason {
+        reason @ (Reason::BreakerOpen
+        | Reason::AdmissionDeadline
+        | Reason::RequestTooLarge
+        | Reason::HintExceedsBudget) => reason.as_str(),
+        _ => error.kind(),
+    }
+}
+
 fn notice(error: &CallError, model: &str, stand_in: &StandIn) -> String {
     let by = stand_in.model.as_deref().unwrap_or(model);
     let at =
         stand_in.upstream.as_ref().map_or_else(String::new, |upstream| format!(" at {}", upstream.origin));
-    format!(
-        "answered by {by}{at} instead of {model} ({}): the result may be incomplete",
-        error.reason.as_str()
-    )
+    format!("answered by {by}{at} instead of {model} ({}): the result may be incomplete", why(error))
 }
 
 /// The same request for another upstream, with what is left of its time; `None` if it cannot be made.
@@ -184,11 +192,8 @@ fn remembered(
         Err(error) if is_upstreams(error) => {
             let found = memory.lock().get(now, request);
             if let Some((reply, age)) = found {
-                let facts = Facts {
-                    outcome: Some("last_good"),
-                    reason: Some(error.reason.as_str()),
-                    ..Facts::default()
-                };
+                let facts =
+                    Facts { outcome: Some("last_good"), reason: Some(why(error)), ..Facts::default() };
                 Teller::new(engine, upstream, &outcome.info.model, asked, listener)
                     .tell(Kind::Degraded, facts);
                 outcome.info.notice = Some(age_notice(age, error).into());
@@ -205,6 +210,6 @@ fn age_notice(age: Duration, error: &CallError) -> String {
     format!(
         "the last good answer to the same request, {:.0} s old ({}): the result may be incomplete",
         age.as_secs_f64(),
-        error.reason.as_str()
+        why(error)
     )
 }

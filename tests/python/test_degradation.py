@@ -52,7 +52,7 @@ async def test_another_model_when_the_quota_is_exhausted(server, caplog):
     assert [entry["model"] for entry in server.ledger["entries"]] == ["big", "small"]
     info = tidegate.info(answer)
     assert info.degraded
-    assert info.notice == "answered by small instead of big (non_retryable): the result may be incomplete"
+    assert info.notice == "answered by small instead of big (quota): the result may be incomplete"
     assert (info.model, info.attempts) == ("small", 2)
     assert [record.event for record in caplog.records].count("degraded") == 1
     assert 'tidegate_degraded_total{kind="fallback"} 1' in made.gate.metrics_text()
@@ -154,7 +154,7 @@ async def test_the_last_good_answer_to_the_same_request(server):
     assert again.content == good.content
     info = tidegate.info(again)
     assert info.degraded
-    assert info.notice.startswith("the last good answer to the same request, 0 s old (attempts)")
+    assert info.notice.startswith("the last good answer to the same request, 0 s old (overloaded)")
     assert (info.usage, info.cost_usd) == (None, None)
     assert not tidegate.info(good).degraded
     with pytest.raises(InternalServerError):
