@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::lock::Mutex;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
+use super::runtime;
 use crate::clock;
 use crate::doctor::{Diagnosis, Unreadable};
 use crate::event;
+use crate::lock::Mutex;
 
 /// Clocks of machines differ; a record from tomorrow is broken.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(86_400);
@@ -22,7 +23,7 @@ pub(crate) struct PyDiagnosis {
 
 impl PyDiagnosis {
     fn with<T: Send>(&self, py: Python<'_>, f: impl FnOnce(&mut Diagnosis) -> T + Send) -> PyResult<T> {
-        let done = py.detach(|| self.diagnosis.lock().as_mut().map(f));
+        let done = runtime::detached(py, &mut runtime::enter(py), || self.diagnosis.lock().as_mut().map(f));
         done.ok_or_else(|| PyRuntimeError::new_err("the report was made already"))
     }
 }
@@ -33,7 +34,8 @@ impl PyDiagnosis {
     fn new(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Self> {
         let latest = event::unix_seconds(clock::wall() + CLOCKS_DIFFER);
         let diagnosis =
-            py.detach(move || Diagnosis::open(&paths, latest)).map_err(|error| unreadable(&error))?;
+            runtime::detached(py, &mut runtime::enter(py), move || Diagnosis::open(&paths, latest))
+                .map_err(|error| unreadable(&error))?;
         Ok(Self { diagnosis: Mutex::new(Some(diagnosis)) })
     }
 
@@ -50,9 +52,10 @@ impl PyDiagnosis {
     }
 
     fn report(&self, py: Python<'_>) -> PyResult<String> {
-        let diagnosis = py.detach(|| self.diagnosis.lock().take());
+        let diagnosis = runtime::detached(py, &mut runtime::enter(py), || self.diagnosis.lock().take());
         let diagnosis = diagnosis.ok_or_else(|| PyRuntimeError::new_err("the report was made already"))?;
-        let report = py.detach(|| serde_json::to_string(&diagnosis.report()));
+        let report =
+            runtime::detached(py, &mut runtime::enter(py), || serde_json::to_string(&diagnosis.report()));
         report.map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 }
