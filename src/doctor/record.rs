@@ -129,8 +129,10 @@ pub(super) enum Run {
     Failed,
     /// Whether it took effect is not known.
     InDoubt,
-    /// It was a duplicate: not executed, answered with what the first run gave or refused.
+    /// It was a duplicate: not executed.
     Suppressed,
+    /// The same, and it was given what the first run gave.
+    Replayed,
     /// An earlier run in doubt was settled.
     Resolved,
     #[default]
@@ -247,7 +249,8 @@ fn run(outcome: &str) -> Run {
         "ok" | "executed" => Run::Executed,
         "failed" => Run::Failed,
         "in_doubt" => Run::InDoubt,
-        "replay" | "joined" | "conflict" | "mismatch" => Run::Suppressed,
+        "replay" => Run::Replayed,
+        "joined" | "conflict" | "mismatch" => Run::Suppressed,
         "resolved" => Run::Resolved,
         _ => Run::Other,
     }

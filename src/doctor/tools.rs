@@ -93,7 +93,7 @@ impl Tools {
         self.runs += 1;
         match record.run {
             Run::Executed => self.executed += 1,
-            Run::Suppressed => self.suppressed += 1,
+            Run::Suppressed | Run::Replayed => self.suppressed += 1,
             Run::Failed => self.failures += 1,
             Run::InDoubt | Run::Resolved | Run::Other => {}
         }
@@ -124,7 +124,7 @@ impl Tools {
                 }
             }
             Run::InDoubt => effects.in_doubt = true,
-            Run::Resolved => effects.in_doubt = false,
+            Run::Resolved | Run::Replayed => effects.in_doubt = false,
             Run::Failed | Run::Suppressed | Run::Other => {}
         }
         effects.trace = record.trace;
@@ -197,8 +197,8 @@ impl Tools {
             return finding.traces(in_doubt.iter().take(MOST_TRACES).map(|effects| effects.trace)).says(
                 Verdict::Problem,
                 summary,
-                "Look up whether the effect came about, and settle each key: gate.reconcile, or a reconcile function \
-                 of the tool.",
+                "Look up whether the effect came about, and settle each key with tidegate idem resolve; or give the \
+                 tool a ToolPolicy(reconcile=…) that looks it up.",
             );
         }
         let summary = format!(
@@ -285,6 +285,12 @@ mod tests {
         assert_eq!(heard(&[doubt]).0.verdict, Verdict::Problem);
         assert_eq!(heard(&[doubt, (2, 1, 1, Run::Resolved)]).0.verdict, Verdict::Ok);
         assert_eq!(heard(&[doubt, (2, 1, 1, Run::Executed)]).0.verdict, Verdict::Ok);
+        assert_eq!(
+            heard(&[doubt, (2, 1, 1, Run::Replayed)]).0.verdict,
+            Verdict::Ok,
+            "it was settled elsewhere"
+        );
+        assert_eq!(heard(&[doubt, (2, 1, 1, Run::Suppressed)]).0.verdict, Verdict::Problem);
     }
 
     #[test]

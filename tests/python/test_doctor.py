@@ -16,7 +16,8 @@ WORKER = """
 import asyncio, random, sys, time, uuid
 from pathlib import Path
 import tenacity
-from tidegate import AsyncClient, BreakerPolicy, CircuitOpenError, Client, Gate, RetryPolicy, TidegateError
+from tidegate import AsyncClient, BreakerPolicy, CircuitOpenError, Client, Gate, NoEffectError, RetryPolicy
+from tidegate import TidegateError
 
 url, log, number, stop, processes = *sys.argv[1:3], int(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5])
 
@@ -260,6 +261,61 @@ def test_keys_made_anew_for_each_try_are_found(site):
     sample = findings["idempotency_keys"]["evidence"]["sample"]
     assert len(sample) == 20
     assert {check["key"] for check in sample} == {"changed"}
+
+
+CHARGES = """
+# Each order reaches every process, as from a queue that delivers more than once.
+tools = gate(store=STORE)
+for order in range(10):
+    tools.once(f"charge:{order}", CHARGE, order)
+"""
+
+
+def test_charges_that_a_shared_store_keeps_single_are_reconciled(site):
+    site.run(CHARGES + STEADY, STORE=repr(f"sqlite:///{site.folder}/store.db"), CHARGE="lambda order: order")
+    findings = site.diagnose()
+    assert problems(findings) == set(), json.dumps(findings, indent=1)
+    found = findings["duplicates"]
+    assert found["verdict"] == "ok"
+    assert found["evidence"]["executed"] == 10
+    assert found["evidence"]["suppressed"] == 10 * (PROCESSES - 1)
+
+
+def test_charges_made_by_every_process_for_itself_are_found(site):
+    site.run(CHARGES + STEADY, STORE='"memory:"', CHARGE="lambda order: order")
+    findings = site.diagnose()
+    assert problems(findings) == {"duplicates"}, json.dumps(findings, indent=1)
+    evidence = findings["duplicates"]["evidence"]
+    assert evidence["keys_executed_more_than_once"] == 10
+    assert evidence["extra_effects"] == 10 * (PROCESSES - 1)
+
+
+KEYS = """
+tools = gate()
+for order in range(5):
+    for attempt in range(2):
+        def charge(order):
+            if attempt == 0:
+                raise NoEffectError("refused")
+        try:
+            tools.once(KEY, charge, f"{number}/{order}")
+        except NoEffectError:
+            pass
+"""
+
+
+def test_keys_of_tools_that_change_between_tries_are_found(site):
+    site.run(KEYS + STEADY, KEY="str(uuid.uuid4())")
+    findings = site.diagnose()
+    assert problems(findings) == {"idempotency_keys"}, json.dumps(findings, indent=1)
+    assert findings["idempotency_keys"]["evidence"]["tried_again_with_another_key"] == PROCESSES * 5
+
+
+def test_keys_of_tools_that_stay_the_same_are_left_alone(site):
+    site.run(KEYS + STEADY, KEY='f"charge:{number}/{order}"')
+    findings = site.diagnose()
+    assert problems(findings) == set(), json.dumps(findings, indent=1)
+    assert findings["idempotency_keys"]["evidence"]["tried_again_with_same_key"] == PROCESSES * 5
 
 
 def test_an_upstream_that_fails_now_is_found(site):

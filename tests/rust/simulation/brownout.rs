@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::lock::Mutex;
 use tidegate::breaker::Breaker;
 use tidegate::clock::Instant;
 use tidegate::config::BreakerPolicy;
+use tidegate::lock::Mutex;
 
 use super::controls::{Ask, Policy};
 use super::upstream::Brownout;
