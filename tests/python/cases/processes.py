@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cases import case, child, pending, serving
+from cases import case, child, serving
 from cases.case import Check
 from cases.expect import unknown
 
@@ -69,7 +69,7 @@ def fork(content, expect):
     for variant in content["variants"]:
         name = f"{variant['parent']}-{variant['start']}"
         run = functools.partial(_fork, variant, content["child_limit_s"], expect)
-        yield Check(name, run, pending.variant(variant["parent"]))
+        yield Check(name, run)
 
 
 def _fork(variant, limit, expect):
@@ -172,7 +172,7 @@ _AT_ONCE = 2
 def exits(content, expect):
     for variant in content["variants"]:
         runs = min(content["runs_each"], case.REPEATS)
-        yield Check(variant, functools.partial(_exit, variant, runs, expect), pending.variant(variant))
+        yield Check(variant, functools.partial(_exit, variant, runs, expect))
 
 
 def _exit(variant, runs, expect):
