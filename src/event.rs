@@ -9,6 +9,8 @@ use rand::Rng;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::money::Pico;
+
 /// Version of the record's fields; raised when one changes its meaning.
 pub const SCHEMA: u32 = 1;
 
@@ -219,7 +221,7 @@ pub struct Facts {
     pub usage: Option<&'static str>,
     /// Decimal US dollars; absent where the price is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost_usd: Option<String>,
+    pub cost_usd: Option<Pico>,
     /// Of the request: method, URL and body. A gate gives equal requests equal ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Digest>,

@@ -1,11 +1,12 @@
 //! One attempt: a request, its bounds in time, and the whole of its answer, or the start of one that streams.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::begin::{Began, begin, flow};
 use super::order::Order;
@@ -105,18 +106,14 @@ async fn exchange(
     let under = Under { sent_at: clock::now(), limit };
     let response = send(upstream, order, number, with_usage, under).await?;
     if let Some(flow) = flow(order, &response, with_usage.is_some()) {
-        return begin(response, flow, order, under, answers).await;
+        return Box::pin(begin(response, flow, order, under, answers)).await;
     }
     answers.store(true, Ordering::Relaxed);
     let answer = collect(engine, order, response, under).await?;
     if with_usage.is_some() && matches!(answer.status, 400 | 422) && names_stream_options(&answer.body) {
         // What was added is refused there: neither the caller's fault nor a reason to count a retry.
         engine.habits().refused_usage(&upstream.origin);
-        let response = send(upstream, order, number, None, under).await?;
-        return match flow(order, &response, false) {
-            Some(flow) => begin(response, flow, order, under, answers).await,
-            None => collect(engine, order, response, under).await.map(Exchanged::Answer),
-        };
+        return Box::pin(exchange(outgoing, number, limit, answers)).await;
     }
     Ok(Exchanged::Answer(answer))
 }
@@ -187,20 +184,17 @@ fn timeout(kind: TransportErrorKind, what: &str, limit: Option<Duration>) -> Tra
     TransportError { kind, message: format!("{what} {:.3} s", limit.unwrap_or_default().as_secs_f64()) }
 }
 
-fn request(order: &Order, number: u32, with_usage: Option<&Bytes>) -> Request {
-    const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
-    let mut headers = order.headers.clone();
-    if order.numbered {
-        headers.insert(RETRY_COUNT, HeaderValue::from(number - 1));
-    }
-    if with_usage.is_some() {
+fn request<'a>(order: &'a Order, number: u32, with_usage: Option<&Bytes>) -> Request<'a> {
+    let mut headers = Cow::Borrowed(&*order.headers);
+    if with_usage.is_some() && headers.contains_key(CONTENT_LENGTH) {
         // It is that of the body which its maker knows.
-        headers.remove(CONTENT_LENGTH);
+        headers.to_mut().remove(CONTENT_LENGTH);
     }
     Request {
-        method: order.method.clone(),
-        url: order.url.clone(),
+        method: &order.method,
+        url: Cow::Borrowed(&order.url),
         headers,
+        retry_count: order.numbered.then(|| number - 1),
         body: with_usage.unwrap_or(&order.body).clone(),
         foreign: order.foreign,
     }

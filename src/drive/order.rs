@@ -43,7 +43,7 @@ pub enum StreamEndRule {
 pub struct Order {
     pub method: Method,
     pub url: Url,
-    pub headers: HeaderMap,
+    pub headers: Arc<HeaderMap>,
     pub body: Bytes,
     /// Whether `x-stainless-retry-count` tells the server which attempt it is.
     pub numbered: bool,

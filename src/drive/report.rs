@@ -281,7 +281,7 @@ fn call_facts(info: &CallInfo, error: Option<&CallError>, identity: Identity) ->
         completion_tokens: usage.map(|usage| usage.output),
         reasoning_tokens: usage.map(|usage| usage.reasoning),
         usage: (error.is_none() || usage.is_some()).then(|| info.usage_source.as_str()),
-        cost_usd: info.cost.map(|cost| cost.to_string()),
+        cost_usd: info.cost,
         fingerprint: identity.fingerprint,
         idempotency_key: identity.idempotency_key,
         ..Facts::default()

@@ -25,12 +25,12 @@ pub async fn call(
     listener: Option<Arc<dyn Listener>>,
 ) -> Delivered {
     if !engine.degrades() {
-        return call_one(engine, upstream, order, listener).await;
+        return Box::pin(call_one(engine, upstream, order, listener)).await;
     }
     order.trace_id.get_or_insert_with(|| engine.draw_trace_id());
     let began = clock::now();
     let asked = order.clone();
-    let mut delivered = call_one(engine, upstream, order, listener.clone()).await;
+    let mut delivered = Box::pin(call_one(engine, upstream, order, listener.clone())).await;
     let model = match &delivered {
         Delivered::Outcome(outcome) => Arc::clone(&outcome.info.model),
         Delivered::Stream(_) => return delivered,
@@ -50,7 +50,7 @@ pub async fn call(
             Facts { outcome: Some("fallback"), reason: Some(why(error)), ..Facts::default() },
         );
         let before = failed.info.clone();
-        delivered = match call_one(engine, instead, order, listener.clone()).await {
+        delivered = match Box::pin(call_one(engine, instead, order, listener.clone())).await {
             Delivered::Outcome(next) => Delivered::Outcome(Box::new(joined(before, *next, began))),
             stream @ Delivered::Stream(_) => stream,
         };
@@ -138,13 +138,14 @@ fn order_for(
         let path = asked.url.path().strip_prefix(own.base.path().trim_end_matches('/'))?;
         order.url = upstream.url(path, &[]).ok()?;
         order.url.set_query(asked.url.query());
-        order.headers = upstream.headers.clone();
+        let mut headers = (*upstream.headers).clone();
         // What the call itself has set, but nothing that its own client sends: that may be a credential.
-        for (name, value) in &asked.headers {
+        for (name, value) in asked.headers.iter() {
             if !own.headers.contains_key(name) && !value.is_sensitive() {
-                order.headers.insert(name, value.clone());
+                headers.insert(name, value.clone());
             }
         }
+        order.headers = Arc::new(headers);
     }
     Some(order)
 }

@@ -226,6 +226,10 @@ impl Drop for LoopQueue {
 }
 
 impl LoopQueue {
+    fn serves(&self, event_loop: &Bound<'_, PyAny>) -> bool {
+        self.generation == runtime::generation() && self.event_loop.is(event_loop)
+    }
+
     fn deliver(&self, py: Python<'_>, key: Key, delivery: Delivery) -> PyResult<()> {
         let result = match delivery {
             Delivery::Event(event) => {
@@ -416,30 +420,39 @@ fn running_loop(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 fn queue_of<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, LoopQueue>> {
+    let last = QUEUES.with_borrow(|queues| queues.first().and_then(|weak| alive(py, weak)));
+    match last {
+        Some(queue) if queue.get().serves(event_loop) => Ok(queue),
+        _ => search(py, event_loop),
+    }
+}
+
+fn alive<'py>(py: Python<'py>, weak: &Py<PyWeakrefReference>) -> Option<Bound<'py, LoopQueue>> {
+    weak.bind(py).upgrade()?.cast_into::<LoopQueue>().ok()
+}
+
+/// Finds the queue of a loop, or makes it, and puts it first.
+fn search<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, LoopQueue>> {
     let known = QUEUES.take();
-    let mut alive = Vec::with_capacity(known.len());
+    let mut kept = Vec::with_capacity(known.len());
     let mut found = None;
     for weak in known {
-        let Some(queue) = weak.bind(py).upgrade().and_then(|queue| queue.cast_into::<LoopQueue>().ok())
-        else {
-            continue;
-        };
-        let current = queue.get().generation == runtime::generation();
-        if current && queue.get().event_loop.is(event_loop) {
-            alive.insert(0, weak);
+        let Some(queue) = alive(py, &weak) else { continue };
+        if queue.get().serves(event_loop) {
+            kept.insert(0, weak);
             found = Some(queue);
         } else {
-            alive.push(weak);
+            kept.push(weak);
         }
     }
     let queue = match found {
         Some(queue) => Ok(queue),
         None => new_queue(py, event_loop).and_then(|queue| {
-            alive.insert(0, PyWeakrefReference::new(queue.as_any())?.unbind());
+            kept.insert(0, PyWeakrefReference::new(queue.as_any())?.unbind());
             Ok(queue)
         }),
     };
-    QUEUES.set(alive);
+    QUEUES.set(kept);
     queue
 }
 

@@ -366,7 +366,7 @@ impl PyUpstream {
         let mut order = Order {
             method,
             url: upstream.url(path.0, &[]).map_err(config)?,
-            headers: upstream.headers.clone(),
+            headers: Arc::clone(&upstream.headers),
             body,
             numbered: true,
             foreign: false,
@@ -432,7 +432,7 @@ pub(super) fn apply(
             "headers" => {
                 for (name, value) in headers(&value)? {
                     let (name, value) = engine::header(&name, &value).map_err(config)?;
-                    order.headers.insert(name, value);
+                    Arc::make_mut(&mut order.headers).insert(name, value);
                 }
             }
             "params" => {

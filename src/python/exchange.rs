@@ -232,7 +232,7 @@ impl PyExchange {
         Ok(Order {
             method,
             url,
-            headers: header_map(headers)?,
+            headers: Arc::new(header_map(headers)?),
             timeouts: timeouts(self.engine.timeouts(), phases, body.len()),
             body,
             numbered: false,

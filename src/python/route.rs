@@ -33,7 +33,7 @@ pub(crate) struct PyRoute {
     engine: Py<PyEngine>,
     options: TransportOptions,
     url: Url,
-    headers: HeaderMap,
+    headers: Arc<HeaderMap>,
     phases: Option<Phases>,
     numbered: bool,
     max_attempts: u32,
@@ -57,7 +57,7 @@ impl PyRoute {
         let config = |error: ConfigError| config_error(py, &error);
         let url = Url::parse(url)
             .map_err(|error| config(ConfigError::new("url", "***", format!("must be a URL ({error})"))))?;
-        let headers = exchange::header_map(headers)?;
+        let headers = Arc::new(exchange::header_map(headers)?);
         let (engine, options) = transport.get().parts(py);
         let current = engine.get().current(py)?;
         let timeouts = exchange::timeouts(current.timeouts(), phases, 0);
@@ -117,7 +117,7 @@ impl PyRoute {
         let mut order = Order {
             method: Method::POST,
             url: self.url.clone(),
-            headers: self.headers.clone(),
+            headers: Arc::clone(&self.headers),
             timeouts: exchange::timeouts(engine.timeouts(), self.phases, body.len()),
             body,
             numbered: self.numbered,

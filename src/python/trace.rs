@@ -1,5 +1,7 @@
 //! The place of a call in the trace of whoever makes it.
 
+use std::sync::Arc;
+
 use crate::lock::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -46,7 +48,7 @@ impl Observer {
         order.span_id = span_id.as_deref().and_then(SpanId::parse);
         for (name, value) in headers {
             let (name, value) = engine::header(&name, &value).map_err(|error| config_error(py, &error))?;
-            order.headers.insert(name, value);
+            Arc::make_mut(&mut order.headers).insert(name, value);
         }
         Ok(true)
     }

@@ -4,6 +4,7 @@ mod proxy;
 pub mod redirect;
 pub mod reqwest;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,19 +18,21 @@ use crate::error::TransportError;
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// One request. Cloning it shares the body, so that each attempt sends the same bytes.
+/// One request. It borrows what all attempts of a call have in common.
 #[derive(Clone)]
-pub struct Request {
-    pub method: Method,
-    pub url: Url,
-    pub headers: HeaderMap,
+pub struct Request<'a> {
+    pub method: &'a Method,
+    pub url: Cow<'a, Url>,
+    pub headers: Cow<'a, HeaderMap>,
+    /// How many attempts came before it, where the server is told so.
+    pub retry_count: Option<u32>,
     pub body: Bytes,
     /// Made by an SDK, which follows redirects itself and numbers what it sends: this goes out once.
     pub foreign: bool,
 }
 
 /// Headers may hold credentials and a query may hold a token, so neither is shown.
-impl fmt::Debug for Request {
+impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("method", &self.method)
@@ -64,7 +67,7 @@ pub trait Transport: fmt::Debug + Send + Sync {
     ///
     /// Follows the redirects that [`redirect`] allows and nothing else; retries nothing, but for one transparent
     /// resend on a kept-alive connection that turns out to be dead.
-    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>>;
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Response, TransportError>>;
 }
 
 /// What makes two connections pools and not one.

@@ -4,6 +4,8 @@
 //! no completion, so only GET and HEAD follow them. Credentials never cross to another origin (RFC 9110,
 //! section 15.4).
 
+use std::borrow::Cow;
+
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, LOCATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderName, Method};
 use url::Url;
@@ -22,8 +24,8 @@ const CREDENTIALS: [HeaderName; 6] = [
 ];
 
 /// The request that follows `request`'s redirect, or `None` where the answer itself is the result.
-pub fn follow(request: &Request, status: u16, headers: &HeaderMap) -> Option<Request> {
-    let safe = matches!(request.method, Method::GET | Method::HEAD);
+pub fn follow<'a>(request: &Request<'a>, status: u16, headers: &HeaderMap) -> Option<Request<'a>> {
+    let safe = matches!(*request.method, Method::GET | Method::HEAD);
     if !(matches!(status, 307 | 308) || safe && matches!(status, 301..=303)) {
         return None;
     }
@@ -31,14 +33,14 @@ pub fn follow(request: &Request, status: u16, headers: &HeaderMap) -> Option<Req
     if !matches!(url.scheme(), "http" | "https") {
         return None;
     }
-    let mut next = Request { url, ..request.clone() };
-    if next.url.origin() != request.url.origin() {
+    let mut headers = request.headers.clone().into_owned();
+    if url.origin() != request.url.origin() {
         for name in CREDENTIALS {
-            next.headers.remove(name);
+            headers.remove(name);
         }
     }
-    next.headers.remove(CONTENT_LENGTH);
-    Some(next)
+    headers.remove(CONTENT_LENGTH);
+    Some(Request { url: Cow::Owned(url), headers: Cow::Owned(headers), ..request.clone() })
 }
 
 /// `scheme://host:port`, as shown to people and used as a key; never with user info, path or query.
@@ -53,15 +55,16 @@ mod tests {
 
     use super::*;
 
-    fn request(method: Method) -> Request {
+    fn request(method: &Method) -> Request<'_> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer k"));
         headers.insert("api-key", HeaderValue::from_static("k"));
         headers.insert("x-other", HeaderValue::from_static("kept"));
         Request {
             method,
-            url: Url::parse("https://a.test/v1/x").unwrap(),
-            headers,
+            url: Cow::Owned(Url::parse("https://a.test/v1/x").unwrap()),
+            headers: Cow::Owned(headers),
+            retry_count: None,
             body: Bytes::from_static(b"{}"),
             foreign: false,
         }
@@ -77,15 +80,15 @@ mod tests {
             [(301, false), (302, false), (303, false), (307, true), (308, true), (200, false)]
         {
             assert_eq!(
-                follow(&request(Method::POST), status, &to("/v1/y")).is_some(),
+                follow(&request(&Method::POST), status, &to("/v1/y")).is_some(),
                 followed,
                 "status {status}"
             );
         }
-        let next = follow(&request(Method::POST), 308, &to("/v1/y")).unwrap();
+        let next = follow(&request(&Method::POST), 308, &to("/v1/y")).unwrap();
         assert_eq!(
             (next.method, next.url.as_str(), next.body.as_ref()),
-            (Method::POST, "https://a.test/v1/y", &b"{}"[..])
+            (&Method::POST, "https://a.test/v1/y", &b"{}"[..])
         );
         assert!(next.headers.contains_key(AUTHORIZATION));
     }
@@ -99,7 +102,7 @@ mod tests {
             "//b.test/",
             "https://a.test.b.test/",
         ] {
-            let next = follow(&request(Method::POST), 307, &to(location)).unwrap();
+            let next = follow(&request(&Method::POST), 307, &to(location)).unwrap();
             assert!(!next.headers.contains_key(AUTHORIZATION), "{location}");
             assert!(!next.headers.contains_key("api-key"), "{location}");
             assert!(next.headers.contains_key("x-other"), "{location}");
@@ -109,8 +112,8 @@ mod tests {
     #[test]
     fn what_is_no_web_address_is_not_followed() {
         for location in ["ftp://a.test/", "file:///etc/passwd", "http://"] {
-            assert!(follow(&request(Method::GET), 302, &to(location)).is_none(), "{location}");
+            assert!(follow(&request(&Method::GET), 302, &to(location)).is_none(), "{location}");
         }
-        assert!(follow(&request(Method::GET), 302, &HeaderMap::new()).is_none());
+        assert!(follow(&request(&Method::GET), 302, &HeaderMap::new()).is_none());
     }
 }

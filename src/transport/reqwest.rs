@@ -1,6 +1,7 @@
 //! The transport on reqwest: the only file that names it.
 
 use std::error::Error as _;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -63,9 +65,14 @@ impl ReqwestTransport {
         Ok(Self { client, connects })
     }
 
-    async fn send_once(&self, request: &Request) -> Result<reqwest::Response, reqwest::Error> {
-        let mut outgoing = reqwest::Request::new(request.method.clone(), request.url.clone());
-        *outgoing.headers_mut() = request.headers.clone();
+    async fn send_once(&self, request: &Request<'_>) -> Result<reqwest::Response, reqwest::Error> {
+        const RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+        let url = request.url.clone().into_owned();
+        let mut outgoing = reqwest::Request::new(request.method.clone(), url);
+        *outgoing.headers_mut() = request.headers.clone().into_owned();
+        if let Some(count) = request.retry_count {
+            outgoing.headers_mut().insert(RETRY_COUNT, HeaderValue::from(count));
+        }
         if !request.body.is_empty() {
             *outgoing.body_mut() = Some(reqwest::Body::from(request.body.clone()));
         }
@@ -75,7 +82,7 @@ impl ReqwestTransport {
     /// Sends once more if the connection was an old one that proved dead before a byte came back.
     async fn send_on_a_live_connection(
         &self,
-        request: &Request,
+        request: &Request<'_>,
     ) -> Result<reqwest::Response, TransportError> {
         let connects = self.connects.load(Ordering::Relaxed);
         let error = match self.send_once(request).await {
@@ -92,7 +99,7 @@ impl ReqwestTransport {
         Err(error)
     }
 
-    async fn send_following(&self, mut request: Request) -> Result<Response, TransportError> {
+    async fn send_following(&self, mut request: Request<'_>) -> Result<Response, TransportError> {
         for _ in 0..=redirect::MAX_HOPS {
             let mut response = self.send_on_a_live_connection(&request).await?;
             let status = response.status().as_u16();
@@ -118,7 +125,7 @@ impl ReqwestTransport {
 }
 
 impl Transport for ReqwestTransport {
-    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Response, TransportError>> {
         Box::pin(self.send_following(request))
     }
 }
@@ -224,27 +231,44 @@ impl<S> Layer<S> for CountConnects {
     type Service = CountedConnects<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        CountedConnects { inner, connects: Arc::clone(&self.0) }
+        CountedConnects { inner: Arc::new(inner), connects: Arc::clone(&self.0) }
     }
 }
 
-#[derive(Debug, Clone)]
+/// Shared, because the library clones its connector several times per request, and a connector that has a layer
+/// is a tree of boxes. A connection is opened seldom.
+#[derive(Debug)]
 struct CountedConnects<S> {
-    inner: S,
+    inner: Arc<S>,
     connects: Arc<AtomicU64>,
 }
 
-impl<S: Service<R>, R> Service<R> for CountedConnects<S> {
+impl<S> Clone for CountedConnects<S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), connects: Arc::clone(&self.connects) }
+    }
+}
+
+impl<S, R> Service<R> for CountedConnects<S>
+where
+    S: Service<R> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    R: Send + 'static,
+{
     type Response = S::Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: R) -> Self::Future {
         self.connects.fetch_add(1, Ordering::Relaxed);
-        self.inner.call(request)
+        let mut inner = (*self.inner).clone();
+        Box::pin(async move {
+            poll_fn(|cx| inner.poll_ready(cx)).await?;
+            inner.call(request).await
+        })
     }
 }
