@@ -34,6 +34,9 @@ test-rust: ## Run the tests of the core, which need no Python
 test-python: install ## Run the tests of the package
 	$(BIN)/pytest -q
 
+quota: install ## Work off 2,000 calls against a quota that is announced, in one process and in four; takes a minute
+	$(BIN)/python tests/python/announced_quota.py
+
 chaos: install ## Kill processes while they run tools, and count what became of every action
 	$(BIN)/python tests/chaos/run.py
 
@@ -90,4 +93,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python chaos suite simulate plot picture fmt clean
+.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python quota chaos suite simulate plot picture fmt clean

@@ -301,8 +301,13 @@ impl Admission {
     /// Time never goes back.
     fn tick(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
-        self.requests.refill(self.now);
-        self.tokens.refill(self.now);
+        for quota in [&mut self.requests, &mut self.tokens] {
+            if self.now <= self.blocked_until {
+                quota.pause(self.now);
+            } else {
+                quota.refill(self.now);
+            }
+        }
         self.now
     }
 

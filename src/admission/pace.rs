@@ -28,8 +28,8 @@ pub(super) struct Mark(i64);
 pub(super) struct Pace {
     /// Micro-tokens; `None` until the provider tells.
     level: Option<i64>,
-    /// Most that ever remained, micro-tokens: tells a provider that grants a minute's quota at once from one that
-    /// grants a second's.
+    /// Most that ever remained, micro-tokens, and at least a second of the quota: tells a provider that grants a
+    /// minute's quota at once from one that grants a second's.
     peak: i64,
     /// How far we have moved the level since the beginning. Wraps; only differences mean anything.
     drift: i64,
@@ -67,11 +67,13 @@ impl Pace {
         self.drift.wrapping_sub(mark.0)
     }
 
-    /// `remaining` micro-tokens were left when the request that was sent at `mark` reached the provider.
-    pub(super) fn announce(&mut self, remaining: i64, mark: Mark) {
-        self.peak = self.peak.max(remaining);
+    /// `remaining` micro-tokens were left when the request that was sent at `mark` reached the provider, which grants
+    /// `second` in a second.
+    pub(super) fn announce(&mut self, remaining: i64, second: i64, mark: Mark) {
         // A provider that never announces more than nothing announces nothing.
-        if self.peak > 0 {
+        if self.peak > 0 || remaining > 0 {
+            // Whoever comes when others have drained it sees little, but it does not grant little.
+            self.peak = self.peak.max(remaining).max(second);
             self.level = Some(remaining.saturating_add(self.drift_since(mark)).min(self.peak));
         }
     }
@@ -118,8 +120,8 @@ mod tests {
 
     fn told(remaining: i64) -> Pace {
         let mut pace = Pace::new(Instant::ZERO);
-        pace.announce(1_000 * MICRO, pace.mark());
-        pace.announce(remaining * MICRO, pace.mark());
+        pace.announce(1_000 * MICRO, 0, pace.mark());
+        pace.announce(remaining * MICRO, 0, pace.mark());
         pace
     }
 
@@ -139,7 +141,7 @@ mod tests {
         let sent = pace.mark();
         pace.take(60 * MICRO);
         // The answer tells of the time before these 60 were taken.
-        pace.announce(100 * MICRO, sent);
+        pace.announce(100 * MICRO, 0, sent);
         assert_eq!(pace.share(RESERVE), Some(800_000), "40 of a reserve of 50");
         pace.pass(Instant::from_nanos(5_000_000_000), 5 * MICRO);
         assert_eq!(pace.share(RESERVE), Some(900_000));
@@ -150,8 +152,17 @@ mod tests {
     #[test]
     fn a_provider_that_grants_little_at_once_is_left_half_of_it() {
         let mut pace = Pace::new(Instant::ZERO);
-        pace.announce(10 * MICRO, pace.mark());
+        pace.announce(10 * MICRO, 0, pace.mark());
         assert_eq!(pace.reserve(RESERVE), 5 * MICRO);
+    }
+
+    #[test]
+    fn whoever_comes_when_others_have_drained_it_goes_slowly() {
+        let mut pace = Pace::new(Instant::ZERO);
+        pace.announce(MICRO, 20 * MICRO, pace.mark());
+        assert_eq!(pace.share(RESERVE), Some(100_000), "1 of a reserve of 10");
+        pace.take(-30 * MICRO);
+        assert_eq!(pace.share(RESERVE), Some(1_000_000), "a second of it may have come back");
     }
 
     #[test]
@@ -169,7 +180,7 @@ mod tests {
     #[test]
     fn nothing_ever_remaining_is_no_announcement() {
         let mut pace = Pace::new(Instant::ZERO);
-        pace.announce(0, pace.mark());
+        pace.announce(0, 100 * MICRO, pace.mark());
         assert_eq!(pace.share(RESERVE), None);
     }
 }

@@ -165,7 +165,8 @@ impl Quota {
         let (Some(remaining), Some(bucket)) = (remaining, &mut self.bucket) else { return };
         bucket.lower_to(remaining);
         if self.shape.learn && newest {
-            self.pace.announce(remaining, mark);
+            let second = self.limit.map_or(0, micro) / 60;
+            self.pace.announce(remaining, second, mark);
             self.follow_pace();
         }
     }
@@ -180,16 +181,30 @@ impl Quota {
         }
         // Of what remains the requests sent since have had their part, and other processes learn at the same
         // moment: together they must not take all of it.
-        let quarter = remaining.unwrap_or(i64::MAX) / 4;
+        let part = remaining.unwrap_or(i64::MAX) / 8;
         let level =
-            quarter.min(self.shape.capacity(limit)).saturating_add(self.pace.drift_since(mark).min(0));
+            part.min(self.shape.capacity(limit)).saturating_add(self.pace.drift_since(mark).min(0));
         self.adopt(Some(limit), now, level.max(0));
     }
 
     /// Adds what time has earned.
     pub(super) fn refill(&mut self, now: Instant) {
+        self.earn(now, false);
+    }
+
+    /// As [`Self::refill`], in a pause that the provider has asked for. Others who share a learned quota wait for its
+    /// end too: what it has earned must not go out at once by all of them.
+    pub(super) fn pause(&mut self, now: Instant) {
+        self.earn(now, self.shape.learn);
+    }
+
+    fn earn(&mut self, now: Instant, spent: bool) {
         let Some(bucket) = &mut self.bucket else { return };
+        let before = bucket.level();
         let earned = bucket.refill(now);
+        if spent {
+            bucket.lower_to(before.max(MICRO));
+        }
         if self.shape.learn {
             self.pace.pass(now, earned);
             self.follow_pace();

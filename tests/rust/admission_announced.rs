@@ -110,10 +110,39 @@ fn an_answer_without_an_announcement_ends_the_cautious_start() {
         enter(&mut sim, 1);
     }
     assert!(matches!(sim.enqueue(1), Entry::Queued(_)));
-    assert_eq!(sim.admission.next_wake(sim.now), Some(at(0.05)));
+    assert!(sim.admission.next_wake(sim.now) < Some(at(0.05)));
     sim.admission.learn(sim.now, first, &Announced::default());
     assert_eq!(sim.granted().len(), 1);
     assert_eq!(sim.admission.snapshot(sim.now).in_flight, 9);
+}
+
+/// All who share a quota wait for the end of the same pause: what each has saved up must not go out at once by all.
+#[test]
+fn a_learned_quota_earns_nothing_in_a_pause_and_a_given_one_does() {
+    let saved = |limits: &Limits| {
+        let mut sim = Sim::<()>::new(limits);
+        let ticket = enter(&mut sim, 1);
+        sim.admission.learn(sim.now, ticket, &requests_left(6_000, 5_999));
+        sim.admission.settle(sim.now, ticket, Settlement::Used { tokens: 1 });
+        while requests(&sim).level >= 1.0 {
+            enter(&mut sim, 1);
+        }
+        sim.admission.cool_down(sim.now, at(1.0));
+        sim.now = at(1.0);
+        assert!(sim.granted().is_empty());
+        requests(&sim).level.round()
+    };
+    assert_eq!(saved(&Limits::default()), 1.0);
+    let given = Limits { rpm: Some(6_000), headroom: 0.0, ..Limits::default() };
+    assert_eq!(saved(&given), 100.0);
+}
+
+#[test]
+fn whoever_comes_when_others_have_drained_it_goes_slowly() {
+    let mut sim = Sim::<()>::new(&Limits::default());
+    let ticket = enter(&mut sim, 1);
+    sim.admission.learn(sim.now, ticket, &requests_left(6_000, 5));
+    assert_eq!(requests(&sim).rate, 600.0, "5 of a reserve of half a second");
 }
 
 #[test]
