@@ -13,6 +13,7 @@ use tidegate::clock::Instant;
 use tidegate::event::{Digest, Event, Facts, Kind, SCHEMA, SpanId, Tags, TraceId};
 use tidegate::log_file::LogFile;
 use tidegate::metrics::{CallRecord, Cost, Direction, Exemplar, Gauge, Metrics, OK, TokenCount};
+use tidegate::money::Pico;
 
 const TOKENS: &[TokenCount] = &[
     TokenCount { direction: Direction::Input, kind: "text", tokens: 86 },
@@ -119,7 +120,7 @@ fn log(c: &mut Criterion) {
         completion_tokens: Some(300),
         reasoning_tokens: Some(192),
         usage: Some("reported"),
-        cost_usd: Some(String::from("0.000144")),
+        cost_usd: Some(Pico::new(144_000_000)),
         ..Facts::default()
     };
     let events = [event(Kind::Attempt, attempt), event(Kind::Call, call)];
