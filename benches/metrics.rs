@@ -96,6 +96,7 @@ fn log(c: &mut Criterion) {
         gate: Digest(1),
         trace_id: trace_id(),
         span_id: SpanId::parse("0123456789abcdef").expect("16 hex digits"),
+        parent_span_id: None,
         origin: "https://api.openai.com".into(),
         model: "gpt-4.1-mini-2025-04-14".into(),
         facts,

@@ -13,8 +13,10 @@
 //!
 //! The drivers are `drive.rs` (HTTP) and whoever else has something to guard.
 
+mod function;
 mod held;
 mod plan;
+mod refusals;
 mod streamed;
 
 use std::sync::Arc;
@@ -22,12 +24,13 @@ use std::time::Duration;
 
 use rand::Rng;
 
+pub use self::function::Raised;
 pub use self::plan::{Answered, Ended, Plan, RetryMade, Spending, StreamEnd};
 
 use self::held::{SPENT, outcome};
-use crate::admission::{Refusal, Settlement};
+use crate::admission::Settlement;
 use crate::backoff::{self, BackoffClass};
-use crate::breaker::{Outcome, Rejection, Ticket};
+use crate::breaker::{Outcome, Rejection, State, Ticket};
 use crate::classify::{self, Class, Retry, Verdict};
 use crate::clock::Instant;
 use crate::config::OnOpen;
@@ -35,7 +38,7 @@ use crate::error::{CallError, Cause, Reason, TransportError};
 use crate::event::{Facts, Kind};
 use crate::retry_budget::{Cost, Withdrawal};
 use crate::scope::{Permit, Scope};
-use crate::spend::{Exceeded, Reservation};
+use crate::spend::Reservation;
 
 /// What the driver does next.
 #[derive(Debug)]
@@ -135,7 +138,7 @@ impl Call {
 
     fn gates(&mut self, now: Instant) -> Step {
         if let Some(Err(rejection)) = self.breaker(|breaker| breaker.peek(now))
-            && !self.passes_open_breaker()
+            && !self.passes(&rejection)
         {
             return self.rejected(now, &rejection);
         }
@@ -166,7 +169,7 @@ impl Call {
                     None => ticket,
                 });
             }
-            Some(Err(rejection)) if !self.passes_open_breaker() => {
+            Some(Err(rejection)) if !self.passes(&rejection) => {
                 permit.settle(now, Settlement::NeverSent);
                 return self.rejected(now, &rejection);
             }
@@ -184,37 +187,6 @@ impl Call {
         let slow_after = self.breaker(|breaker| breaker.slow_after(stream)).flatten();
         let slow_at = slow_after.map_or(Instant::FAR_FUTURE, |after| now + after);
         Step::Send { number: self.attempts, until: self.deadline, slow_at }
-    }
-
-    /// No place could be had in time, or ever.
-    pub fn refused(&mut self, now: Instant, refusal: Refusal) -> Step {
-        self.leave_queue(now);
-        let (reason, retry_after, message) = match refusal {
-            // Only our guess of the answer's length was too large.
-            Refusal::TooLarge { limit, .. } if self.plan.least_cost <= limit && limit < self.plan.cost => {
-                self.plan.cost = limit;
-                return self.gates(now);
-            }
-            Refusal::TooLarge { cost, limit } => (
-                Reason::RequestTooLarge,
-                None,
-                format!(
-                    "the request needs about {cost} tokens, but the limit is {limit} tokens per minute: \
-                     shorten it or lower its output limit"
-                ),
-            ),
-            Refusal::Deadline { eta } => (
-                Reason::AdmissionDeadline,
-                Some(eta),
-                format!(
-                    "the queue for {} needs another {:.3} s, more than this call may wait: \
-                     raise the limits or its timeout, or send less",
-                    self.scope.name(),
-                    eta.as_secs_f64()
-                ),
-            ),
-        };
-        self.fail(now, reason, retry_after, Some(message))
     }
 
     /// The attempt in flight has been silent for longer than answers take here.
@@ -356,27 +328,10 @@ impl Call {
 
 /// The small steps of the above.
 impl Call {
-    /// `on_open = no_retries` lets first attempts through an open breaker.
-    fn passes_open_breaker(&self) -> bool {
-        self.attempts == 0 && self.plan.on_open == OnOpen::NoRetries
-    }
-
-    fn rejected(&mut self, now: Instant, rejection: &Rejection) -> Step {
-        let next = rejection.retry_after.map_or_else(
-            || String::from("until the operator closes it"),
-            |wait| format!("next try in {:.3} s", wait.as_secs_f64()),
-        );
-        let message = format!(
-            "the circuit breaker for {} is {} ({}), {next}",
-            self.scope.name(),
-            rejection.state.as_str(),
-            rejection.reason.as_str(),
-        );
-        self.fail(now, Reason::BreakerOpen, rejection.retry_after, Some(message))
-    }
-
-    fn overspent(&mut self, now: Instant, exceeded: &Exceeded) -> Step {
-        self.fail(now, Reason::SpendCap, exceeded.resets_in, Some(exceeded.to_string()))
+    /// `on_open = no_retries` lets first attempts through a breaker that has opened by itself.
+    fn passes(&self, rejection: &Rejection) -> bool {
+        let operators = rejection.state == State::ForcedOpen;
+        self.attempts == 0 && self.plan.on_open == OnOpen::NoRetries && !operators
     }
 
     fn leave_queue(&mut self, now: Instant) {

@@ -4,6 +4,7 @@
 mod attempt;
 mod begin;
 mod bill;
+mod function;
 mod live;
 mod order;
 mod pipe;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
+pub use self::function::Guarded;
 pub use self::live::{Stream, StreamOver};
 pub use self::order::{CallInfo, Deliver, Order, Outcome, Reply, StreamEndRule, UsageSource};
 pub use self::pipe::{Found, Pump, READ_AHEAD, Tap, pipe};

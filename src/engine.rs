@@ -1,5 +1,6 @@
 //! The gate: all state that calls share, and the settings they start from.
 
+mod operator;
 mod upstream;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use globset::{Glob, GlobMatcher};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+pub use self::operator::Decision;
 pub use self::upstream::{Upstream, UpstreamConfig, header};
 
 use crate::account::Account;
@@ -83,6 +85,8 @@ pub struct Engine {
     /// Keys the hashes of credentials and requests, which are thus worth nothing outside this process.
     hasher: RandomState,
     scopes: Mutex<HashMap<ScopeKey, Arc<Scope>>>,
+    /// The latest last.
+    decisions: Mutex<Vec<operator::Standing>>,
     transports: Mutex<HashMap<TransportOptions, Arc<dyn Transport>>>,
     habits: Habits,
 }
@@ -122,6 +126,7 @@ impl Engine {
             rng: Mutex::new(config.seed.map_or_else(entropy, SmallRng::seed_from_u64)),
             hasher: RandomState::new(),
             scopes: Mutex::default(),
+            decisions: Mutex::default(),
             transports: Mutex::default(),
             habits: Habits::default(),
         };
@@ -232,11 +237,16 @@ impl Engine {
     }
 
     pub fn scope(&self, upstream: &Upstream, model: &Arc<str>, now: Instant) -> Arc<Scope> {
-        let key = ScopeKey {
-            origin: Arc::clone(&upstream.origin),
-            credential: upstream.credential,
-            model: Arc::clone(model),
-        };
+        let origin = Arc::clone(&upstream.origin);
+        self.scope_of(
+            ScopeKey { origin, credential: upstream.credential, model: Arc::clone(model) },
+            true,
+            now,
+        )
+    }
+
+    /// `announced`: those who answer there may announce a quota.
+    pub fn scope_of(&self, key: ScopeKey, announced: bool, now: Instant) -> Arc<Scope> {
         let mut scopes = self.scopes.lock();
         if let Some(scope) = scopes.get(&key) {
             return Arc::clone(scope);
@@ -244,10 +254,12 @@ impl Engine {
         if scopes.len() >= SCOPES {
             scopes.retain(|_, scope| Arc::strong_count(scope) > 1);
         }
-        let limits = self.limits.iter().find(|(glob, _)| glob.is_match(model.as_ref()));
+        let limits = self.limits.iter().find(|(glob, _)| glob.is_match(key.model.as_ref()));
         let unlimited = Limits { concurrency: None, learn: false, ..Limits::default() };
         let limits = limits.map_or(&unlimited, |(_, limits)| limits);
-        let scope = Scope::new(key.clone(), limits, self.breaker.as_ref(), self.retry_budget.as_ref(), now);
+        let limits = Limits { learn: limits.learn && announced, ..limits.clone() };
+        let scope = Scope::new(key.clone(), &limits, self.breaker.as_ref(), self.retry_budget.as_ref(), now);
+        self.as_decided(&scope);
         scopes.insert(key, Arc::clone(&scope));
         scope
     }

@@ -146,7 +146,7 @@ impl TransportErrorKind {
 /// What the last attempt, or the gate that refused one, had to say.
 #[derive(Debug, Clone)]
 pub enum Cause {
-    /// An answer that is an error, or a 200 that is not a success.
+    /// An answer that is an error, or a 200 that is not a success; with a status of 0, what a function has raised.
     Answer {
         class: Class,
         status: u16,
@@ -204,7 +204,7 @@ impl CallError {
 
     pub fn status(&self) -> Option<u16> {
         match &self.cause {
-            Cause::Answer { status, .. } => Some(*status),
+            Cause::Answer { status, .. } => Some(*status).filter(|status| *status > 0),
             Cause::Transport(_) | Cause::Local { .. } => None,
         }
     }

@@ -14,6 +14,9 @@ use crate::money::Pico;
 /// Version of the record's fields; raised when one changes its meaning.
 pub const SCHEMA: u32 = 1;
 
+/// The origin in events of calls whose attempts are a function of the caller's, whose name stands for the model.
+pub const FUNCTION: &str = "function";
+
 /// 128 random bits, printed as the 32 hex digits of a W3C trace id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceId(u128);
@@ -160,6 +163,9 @@ pub struct Event {
     pub trace_id: TraceId,
     /// Shared by all events of one call.
     pub span_id: SpanId,
+    /// Of the guarded call that this one was made in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_span_id: Option<SpanId>,
     pub origin: Arc<str>,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub model: Arc<str>,
@@ -244,7 +250,7 @@ impl Facts {
         match kind {
             Kind::Attempt => Level::Debug,
             Kind::Wait if self.queue_s.is_none_or(|waited| waited < Self::LONG_WAIT_S) => Level::Debug,
-            Kind::Breaker if self.outcome != Some("open") => Level::Info,
+            Kind::Breaker if !matches!(self.outcome, Some("open" | "forced_open")) => Level::Info,
             Kind::Call | Kind::Tool if self.outcome != Some("ok") => Level::Warning,
             Kind::Call | Kind::Tool | Kind::Wait => Level::Info,
             Kind::Retry | Kind::Breaker | Kind::Degraded | Kind::Stacked => Level::Warning,
@@ -284,6 +290,7 @@ mod tests {
             gate: Digest(0xcd),
             trace_id: TraceId(0xab),
             span_id: SpanId(0xef),
+            parent_span_id: None,
             origin: "https://a.test".into(),
             model: "m".into(),
             facts,

@@ -226,6 +226,7 @@ mod tests {
             gate: Digest(1),
             trace_id: TraceId::parse(&"a".repeat(32)).unwrap(),
             span_id: SpanId::parse(&"b".repeat(16)).unwrap(),
+            parent_span_id: None,
             origin: "https://a.test".into(),
             model: "m".into(),
             facts: Facts::default(),

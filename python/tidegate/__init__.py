@@ -11,6 +11,8 @@ Retries cannot amplify, limits are obeyed, bills are true; `Gate` says how.
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _core
+from tidegate._breakers import BreakerState
+from tidegate._call import CallPolicy
 from tidegate._client import AsyncClient, Client, info
 from tidegate._context import current_tags, tags
 from tidegate._core import CallInfo, Response, Retry, Usage
@@ -109,8 +111,10 @@ __all__ = [
     "AzureOpenAI",
     "BadRequestError",
     "BreakerPolicy",
+    "BreakerState",
     "CallError",
     "CallInfo",
+    "CallPolicy",
     "CircuitOpenError",
     "Client",
     "ConfigError",

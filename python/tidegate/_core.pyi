@@ -28,6 +28,7 @@ __all__ = [
     "Diagnosis",
     "Engine",
     "Exchange",
+    "Guard",
     "Hold",
     "LoopQueue",
     "MockServer",
@@ -142,6 +143,9 @@ class Engine:
 
     def count_idempotency(self, outcome: str) -> None:
         """Count what became of an execution that was asked for under a key."""
+
+    def decide(self, decision: str, origin: str, model: str) -> None:
+        """Have these breakers do as an operator says: ``open``, ``disabled`` or ``reset``."""
 
     def observe(
         self,
@@ -454,8 +458,18 @@ class Transport:
         max_attempts: int | None = None,
         tags: Mapping[str, str] | None = None,
         log_level: int = ...,
+        failed_before: tuple[int, int] | None = None,
+        outer: tuple[str, str, float | None] | None = None,
     ) -> Exchange:
-        """Open a call, of which nothing is sent yet. `None` is the gate's own number of attempts."""
+        """Open a call, of which nothing is sent yet. `None` is the gate's own number of attempts.
+
+        Args:
+            max_attempts: Requests at most.
+            tags: Labels of the call.
+            log_level: The lowest level of events to be logged; 100 for none.
+            failed_before: A request that has just failed, and after how many attempts.
+            outer: Of the guarded call that it is made in: trace id, span id, and the seconds left.
+        """
 
 def official_json(arguments: dict[str, Any]) -> bytes | None:
     """Return the body that a method's arguments make; `None` if one of them is not plain."""
@@ -536,6 +550,51 @@ class Exchange:
 
     def cut(self) -> Attempt:
         """Tell that the call's deadline came during such an attempt."""
+
+@final
+class Guard:
+    """One call of a function: the gates before it, and what they make of its failures."""
+
+    def __new__(
+        cls,
+        engine: Engine,
+        name: str,
+        *,
+        tokens: int = 0,
+        timeout: float | None = None,
+        total_timeout: float | None = None,
+        max_attempts: int | None = None,
+        tags: Mapping[str, str] | None = None,
+        outer: tuple[str, str, float | None] | None = None,
+        log_level: int = ...,
+    ) -> Guard: ...
+    @property
+    def trace_id(self) -> str:
+        """Of the call in logs; 32 hex digits."""
+
+    @property
+    def span_id(self) -> str:
+        """Of the call in logs; 16 hex digits."""
+
+    def submit(self, *, context: Context | None = None) -> Ticket[Attempt]:
+        """Pass the gates on the running loop; the `Attempt` has a refusal's error, or the limit in time."""
+
+    def call(self) -> Attempt:
+        """Pass the gates, and wait for that without the interpreter."""
+
+    def returned(self, tokens: int | None = None) -> Attempt:
+        """Tell that the function has returned, and used so many tokens."""
+
+    def raised(
+        self, class_: str, repeatable: bool, hint: float | None, outcome_unknown: bool, message: str, /
+    ) -> Attempt:
+        """Tell what the function has raised; ``retry_in`` says whether it may be called again."""
+
+    def cut(self) -> Attempt:
+        """Tell that the call's deadline came while the function ran."""
+
+    def leave(self) -> None:
+        """Give up the call; what it holds goes back."""
 
 @final
 class Attempt:

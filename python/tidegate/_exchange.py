@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tidegate import _context, _core
+from tidegate import _context, _core, _layers
 from tidegate._log import NOTHING, level_for_calls
 
 if TYPE_CHECKING:
@@ -41,8 +41,13 @@ class Call:
         # An attempt after the last one, as a redirect or a resend with a fresh token, is a call of its own.
         over = self.attempt is not None and self.attempt.retry_in is None
         if self.exchange is None or over:
+            # What the SDK sends again, it has a reason for: that is no layer of retries.
+            around = _layers.add(None) if self.exchange is None else None
             self.exchange = self._make(
-                max_attempts=self.max_attempts, tags=_context.ambient() or None, log_level=self.level
+                max_attempts=self.max_attempts,
+                tags=_context.ambient() or None,
+                log_level=self.level,
+                **(around or {}),
             )
         return self.exchange
 
@@ -97,6 +102,8 @@ class Call:
 
     def _end(self, ended: Attempt | Stream) -> Ended:
         self.attempt = Streaming(ended) if isinstance(ended, _core.Stream) else ended
+        if self.attempt.error is not None:
+            _layers.failed(self.attempt.error)
         return self.attempt
 
 

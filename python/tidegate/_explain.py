@@ -29,7 +29,7 @@ _WHY = {
     "attempts": "all its attempts were used",
     "elapsed": "the next wait would end after RetryPolicy.max_elapsed",
     "hint_exceeds_budget": "the server asked for a longer wait than the call may take",
-    "budget": "the retry budget is empty, as too many recent calls failed",
+    "budget": "the retry budget is empty, as too many recent calls failed (see gate.snapshot(), RetryBudget)",
     "breaker_open": "the circuit breaker is open",
     "admission_deadline": "no place in the queue would come free in time",
     "request_too_large": "no limit will ever admit it",
@@ -50,6 +50,7 @@ _ADVICE = {
     "bad_request": "correct the request",
     "auth": "check the API key and what it may do",
     "timeout": "raise the timeout or ask for a shorter answer",
+    "spend_cap": "raise the cap, or wait for its next window",
     "connection": "check base_url, the network and the proxy",
     "redirect": "set base_url to the address that the server redirects to",
     "malformed_response": "check that base_url is an OpenAI-compatible API",
@@ -66,7 +67,7 @@ def sentence(error: CallError) -> str:
         message = f"{message[: _LONGEST_MESSAGE - 1]}…"
     what = _what(error)
     head = f"{what}: {message}" if what and message else what or message or type(error).__name__
-    notes = [note for note in (_gave_up(error), _advice(error), _ids(error)) if note]
+    notes = [note for note in (gave_up(error), _advice(error), _ids(error)) if note]
     return f"{head.rstrip('. ')} ({'; '.join(notes)})" if notes else head
 
 
@@ -78,7 +79,8 @@ def _what(error: CallError) -> str:
     return f"{error.status} {error.kind.replace('_', ' ')}{code}".rstrip()
 
 
-def _gave_up(error: CallError) -> str:
+def gave_up(error: CallError) -> str:
+    """Say how often it was tried, and why no more."""
     if not error.reason:
         return ""
     why = _WHY.get(error.reason, error.reason)

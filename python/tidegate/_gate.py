@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from tidegate import _core
+from tidegate import _breakers, _call, _core
+from tidegate import _gate_settings as _settings
+from tidegate._call import CallPolicy
 from tidegate._errors import ConfigError
 from tidegate._fields import known_keywords
 from tidegate._journal import Journal
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from tidegate._breakers import BreakerState
     from tidegate._prices import PriceTable
     from tidegate._usage import UsageReport
 
 LimitsLike: TypeAlias = Limits | Literal["auto"] | None
 """Limits of a scope; ``"auto"`` is ``Limits()``, `None` is no limit of any kind."""
 
-_NO_LIMITS = Limits(concurrency=None, learn=False)
 _NO_RETRIES = RetryPolicy(max_attempts=1)
 
 
@@ -98,31 +100,31 @@ class Gate:
             ConfigError: A setting is not known, or its value breaks a rule.
         """
         self._settings = {
-            "retry": _instance("retry", retry, RetryPolicy, optional=True),
-            "timeouts": _instance("timeouts", timeouts, Timeouts, optional=False),
+            "retry": _settings.instance("retry", retry, RetryPolicy, optional=True),
+            "timeouts": _settings.instance("timeouts", timeouts, Timeouts, optional=False),
             "limits": limits,
-            "breaker": _instance("breaker", breaker, BreakerPolicy, optional=True),
-            "retry_budget": _instance("retry_budget", retry_budget, RetryBudget, optional=True),
-            "spend": _caps(spend),
+            "breaker": _settings.instance("breaker", breaker, BreakerPolicy, optional=True),
+            "retry_budget": _settings.instance("retry_budget", retry_budget, RetryBudget, optional=True),
+            "spend": _settings.caps(spend),
             "fallbacks": fallbacks,
-            "degrade": _instance("degrade", degrade, Degrade, optional=True),
+            "degrade": _settings.instance("degrade", degrade, Degrade, optional=True),
             "prices": Prices(prices) if isinstance(prices, Mapping) else prices,
-            "store": _shown_url(store),
-            "log_file": _path("log_file", log_file),
-            "log_max_bytes": _whole("log_max_bytes", log_max_bytes, optional=True),
-            "log_backups": _whole("log_backups", log_backups, optional=False),
-            "seed": _seed(seed),
+            "store": _settings.shown_url(store),
+            "log_file": _settings.path("log_file", log_file),
+            "log_max_bytes": _settings.whole("log_max_bytes", log_max_bytes, optional=True),
+            "log_backups": _settings.whole("log_backups", log_backups, optional=False),
+            "seed": _settings.seed(seed),
         }
-        table = _instance("prices", self._settings["prices"], Prices, optional=True)
+        table = _settings.instance("prices", self._settings["prices"], Prices, optional=True)
         self._timeouts = timeouts
         self._engine = _core.Engine(
             retry=retry or _NO_RETRIES,
             timeouts=timeouts,
-            limits=_by_pattern(limits),
+            limits=_settings.by_pattern(limits),
             breaker=breaker,
             retry_budget=retry_budget,
             spend=self._settings["spend"],
-            fallbacks=_fallbacks(fallbacks),
+            fallbacks=_settings.fallbacks(fallbacks),
             degrade=degrade,
             prices=table and table.to_json(),
             log_file=self._settings["log_file"],
@@ -222,6 +224,66 @@ class Gate:
             self._tools, run_id, tenant=tenant, workflow=workflow, deadline=deadline, retention=retention
         )
 
+    def call(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        policy: CallPolicy = CallPolicy(),  # noqa: B008 frozen
+        **keywords: Any,
+    ) -> Any:
+        """Call any function behind the gates: breaker, queue, retries out of a budget, metrics, log.
+
+        >>> rates = await gate.call(fetch_rates, "EUR", policy=CallPolicy(timeout=2, retry_on=(IOError,)))
+
+        Calls of tidegate that the function makes make one attempt each, within what is left of this call's
+        time: only this call retries. In the log they name it (``parent_span_id``).
+
+        Args:
+            function: Async or not. It may be called several times.
+            args: Its arguments.
+            policy: How it is guarded. Default: `CallPolicy`'s.
+            keywords: Its arguments too.
+
+        Returns:
+            What the function returns; awaitable if it is async.
+
+        Raises:
+            Exception: The function's last one, with a note of why it was not called again.
+            CircuitOpenError: Not called: the breaker of its name is open.
+            AdmissionError: Not called: no place in the queue in time.
+            DeadlineExceededError: The total timeout ran out.
+            ConfigError: The policy breaks a rule.
+        """
+        if not isinstance(policy, CallPolicy):
+            raise ConfigError("call.policy", repr(policy), "must be a CallPolicy")
+        return _call.call(self._engine, function, args, keywords, policy)
+
+    def breakers(self) -> list[BreakerState]:
+        """Return every breaker: its state, why it opened, and when a call may try again."""
+        return _breakers.states(self._engine)
+
+    def force_breaker(
+        self, model: str = "*", *, state: Literal["open", "disabled"] = "open", origin: str = "*"
+    ) -> None:
+        """Take breakers into your own hands, in this process, until `reset_breaker`.
+
+        >>> gate.force_breaker("gpt-5*")  # calls fail with CircuitOpenError, or take their fallback
+
+        Args:
+            model: Pattern of the models (``*`` and ``?`` are wildcards), also of those not called yet.
+            state: ``"open"`` refuses every call; ``"disabled"`` admits every call, whatever fails.
+            origin: Pattern of the APIs' origins, such as ``"https://api.openai.com"``.
+
+        Raises:
+            ConfigError: An argument breaks these rules, or the gate was made with ``breaker=None``.
+        """
+        _breakers.force(self._engine, model, state, origin)
+
+    def reset_breaker(self, model: str = "*", *, origin: str = "*") -> None:
+        """Close breakers, with nothing counted yet, and leave them to themselves; see `force_breaker`."""
+        _breakers.reset(self._engine, model, origin)
+
     def snapshot(self) -> dict[str, Any]:
         """Return what was counted so far, and the state of every queue, breaker and budget."""
         return self._engine.snapshot()
@@ -269,89 +331,6 @@ class Gate:
         return f"Gate({', '.join(changed)})"
 
 
-def _instance(field: str, value: object, cls: type, *, optional: bool) -> Any:
-    if isinstance(value, cls) or (optional and value is None):
-        return value
-    off = "; None turns it off" if optional else ""
-    raise ConfigError(field, repr(value), f"must be a {cls.__name__}{off}")
-
-
-def _caps(spend: object) -> tuple[SpendCap, ...]:
-    caps = (spend,) if isinstance(spend, SpendCap) else spend
-    if isinstance(caps, list | tuple) and all(isinstance(cap, SpendCap) for cap in caps):
-        return tuple(caps)
-    raise ConfigError("spend", repr(spend), "must be a SpendCap, or a list of them")
-
-
-def _fallbacks(fallbacks: object) -> list[tuple[str, Fallback]]:
-    table = fallbacks if isinstance(fallbacks, Mapping) else {"*": fallbacks}
-    pairs = []
-    for pattern, those in table.items():
-        if not isinstance(those, list | tuple) or not all(isinstance(each, Fallback) for each in those):
-            raise ConfigError(
-                "fallbacks", repr(those), "must be a list of Fallback, or patterns of models with such lists"
-            )
-        if not isinstance(pattern, str) or not pattern:
-            raise ConfigError(
-                "fallbacks", repr(pattern), "must be named by a model, or a pattern such as gpt-5*"
-            )
-        pairs += [(pattern, each) for each in those]
-    return pairs
-
-
-def _shown_url(url: object) -> str:
-    if not isinstance(url, str):
-        raise ConfigError("store", repr(url), "must be a URL such as memory: or sqlite:///file.db")
-    scheme, separator, rest = url.partition("//")
-    return f"{scheme}{separator}***@{rest.rpartition('@')[2]}" if "@" in rest else url
-
-
-def _path(field: str, value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str | os.PathLike):
-        raise ConfigError(field, repr(value), "must be the path of a file")
-    return os.fsdecode(value)
-
-
-def _whole(field: str, value: object, *, optional: bool) -> int | None:
-    if value is None and optional:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-        off = ", or None" if optional else ""
-        raise ConfigError(field, repr(value), f"must be a whole number greater than 0{off}")
-    return value
-
-
-def _seed(value: object) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64):
-        return value
-    raise ConfigError("seed", repr(value), "must be a whole number, 0 or more and less than 2**64")
-
-
-def _by_pattern(limits: object) -> list[tuple[str, Limits]]:
-    """Return pairs of pattern and limits, such that the first pattern that matches is the one that holds."""
-    table: dict[str, object] = dict(limits) if isinstance(limits, Mapping) else {"*": limits}
-    table.setdefault("*", "auto")
-    pairs = []
-    for pattern in sorted(table, key=_specificity, reverse=True):
-        value = table[pattern]
-        found = Limits() if value == "auto" else _NO_LIMITS if value is None else value
-        if not isinstance(found, Limits):
-            field = f"limits.{pattern}" if isinstance(limits, Mapping) else "limits"
-            raise ConfigError(
-                field, repr(value), 'must be a Limits, "auto" or None; or patterns with one of these'
-            )
-        pairs.append((pattern, found))
-    return pairs
-
-
-def _specificity(pattern: object) -> tuple[int, str]:
-    if not isinstance(pattern, str) or not pattern:
-        raise ConfigError("limits", repr(pattern), "must be the name of a model, or a pattern such as gpt-5*")
-    return len(pattern), pattern
-
-
 _lock = threading.Lock()
 _default: Gate | None = None
 
@@ -381,7 +360,7 @@ def configure(gate: Gate | None = None, /, **settings: Any) -> Gate:
     global _default
     if gate is not None and settings:
         raise ConfigError("configure", ", ".join(settings), "must be given a gate or settings, not both")
-    made = Gate(**settings) if gate is None else _instance("gate", gate, Gate, optional=False)
+    made = Gate(**settings) if gate is None else _settings.instance("gate", gate, Gate, optional=False)
     with _lock:
         _default = made
     return made

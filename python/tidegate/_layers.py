@@ -1,7 +1,8 @@
-"""Layers of retries around each other: a loop around a client that makes a failed request again is found out.
+"""Layers of retries around each other: three of three attempts each make 27 requests of one.
 
-Three layers of three attempts each make 27 requests of one. A retrying layer is recognised by its context,
-which makes the same request again within seconds of its failure.
+A call that is made in a guarded function (`Gate.call`) leaves the retries to it, and has what is left of its
+time. A loop around a client that makes a failed request again is found out: by its context, which makes the
+same request again within seconds of its failure.
 """
 
 from __future__ import annotations
@@ -28,8 +29,28 @@ class _Failed:
 _failed: ContextVar[_Failed | None] = ContextVar("tidegate_failed", default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """A guarded call, as the calls that are made in it see it."""
+
+    trace_id: str
+    span_id: str
+    deadline: float | None
+
+    def told(self) -> tuple[str, str, float | None]:
+        """Return its ids and the seconds that are left of it."""
+        left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        return self.trace_id, self.span_id, left
+
+
+outer: ContextVar[Outer | None] = ContextVar("tidegate_outer", default=None)
+
+
 def add(options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the options of a call, with the failure that it may repeat."""
+    """Return a call's options, with the call that it is made in, or else the failure that it may repeat."""
+    around = outer.get()
+    if around is not None:
+        return {**(options or {}), "outer": around.told()}
     failed = _failed.get()
     if failed is None or failed.told or time.monotonic() - failed.at >= _SECONDS:
         return options

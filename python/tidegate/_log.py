@@ -58,6 +58,8 @@ _SUBSTITUTES = {"fallback": "a fallback is tried", "last_good": "the last good a
 def _message(record: dict[str, Any]) -> str:
     event = record.get("event")
     where = f"{record.get('model') or 'call'} at {record.get('origin', '?')}"
+    if record.get("origin") == "function":
+        where = f"function {record.get('model', '?')}"
     trace = f"[trace {record.get('trace_id', '?')}]"
     outcome = record.get("outcome", "?")
     reason = f" because of {record['reason']}" if "reason" in record else ""

@@ -66,15 +66,15 @@ def run_once(  # noqa: PLR0917 in the order of `Gate.once`
     tools: Tools, key: str, function: Callable[..., Any], args: Any, keywords: Any, policy: ToolPolicy
 ) -> Any:
     """Run a function once under a key; an awaitable if the function is async."""
-    is_async = _is_async(function)
-    tools.check(policy, is_async=is_async)
+    wants = is_async(function)
+    tools.check(policy, is_async=wants)
     key = checked_key(key)
     signature = _signature(function)
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
     arguments = _named(signature, args, keywords)
     print_ = fingerprint(name, policy, signature, arguments)
     once = tools.once(name, key, policy, print_, functools.partial(function, *args, **keywords))
-    return _drive_once.run_async(once) if is_async else _drive_once.run(once)
+    return _drive_once.run_async(once) if wants else _drive_once.run(once)
 
 
 def _named(signature: inspect.Signature | None, args: Any, keywords: Any) -> dict[str, Any]:
@@ -83,7 +83,8 @@ def _named(signature: inspect.Signature | None, args: Any, keywords: Any) -> dic
     return bound_arguments(signature, args, keywords)
 
 
-def _is_async(function: object) -> bool:
+def is_async(function: object) -> bool:
+    """Tell whether calling it returns an awaitable."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.iscoroutinefunction(function):
@@ -105,8 +106,8 @@ def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, An
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError("tool", getattr(function, "__qualname__", function), "cannot be a generator")
     tool = Tool(tools, function, settings)
-    tools.check(tool.policy, is_async=_is_async(function))
-    if _is_async(function):
+    tools.check(tool.policy, is_async=is_async(function))
+    if is_async(function):
 
         @functools.wraps(function)
         async def call_async(*args: Any, **keywords: Any) -> Any:

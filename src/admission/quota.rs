@@ -182,8 +182,7 @@ impl Quota {
         // Of what remains the requests sent since have had their part, and other processes learn at the same
         // moment: together they must not take all of it.
         let part = remaining.unwrap_or(i64::MAX) / 8;
-        let level =
-            part.min(self.shape.capacity(limit)).saturating_add(self.pace.drift_since(mark).min(0));
+        let level = part.min(self.shape.capacity(limit)).saturating_add(self.pace.drift_since(mark).min(0));
         self.adopt(Some(limit), now, level.max(0));
     }
 

@@ -162,6 +162,8 @@ pub struct Breaker {
     /// Changes with every transition.
     generation: u64,
     reason: Option<OpenReason>,
+    /// What was in the window when it opened.
+    tripped_by: Counts,
     window: Window,
     probes: Probes,
     whole: FirstByte,
@@ -184,6 +186,7 @@ impl Breaker {
             phase: Phase::Closed,
             generation: 0,
             reason: None,
+            tripped_by: Counts::default(),
             window: Window::new(policy, now),
             probes: Probes::new(policy.half_open_max_calls),
             whole: FirstByte::new(floor),
@@ -310,6 +313,11 @@ impl Breaker {
         self.reason
     }
 
+    /// The outcomes that last opened it by their failures.
+    pub const fn tripped_by(&self) -> Counts {
+        self.tripped_by
+    }
+
     /// Results that came after the state had changed.
     pub const fn late_total(&self) -> u64 {
         self.late_total
@@ -344,6 +352,7 @@ impl Breaker {
         match self.phase {
             Phase::Closed if self.window.advance(now) => {
                 self.opened_total = self.opened_total.saturating_add(1);
+                self.tripped_by = self.window.counts(now);
                 self.open(now + self.open_for, OpenReason::FailureRate);
             }
             Phase::HalfOpen { .. } => {

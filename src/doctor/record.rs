@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::Deserialize;
 
-use crate::event;
+use crate::event::{self, FUNCTION};
 
 /// A string of the log that recurs: an origin, a model, an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -89,6 +89,8 @@ pub(super) struct Record {
     /// Of a call: its request. Of a tool's run: its name and arguments.
     pub fingerprint: Option<u64>,
     pub key: Option<u64>,
+    /// The call was made in a guarded function.
+    pub nested: bool,
     pub tool: Name,
     pub run: Run,
     pub repeatable: bool,
@@ -161,6 +163,8 @@ struct Line<'a> {
     #[serde(borrow)]
     trace_id: Option<Text<'a>>,
     #[serde(borrow)]
+    parent_span_id: Option<Text<'a>>,
+    #[serde(borrow)]
     gate: Option<Text<'a>>,
     #[serde(borrow)]
     origin: Option<Text<'a>>,
@@ -196,7 +200,13 @@ pub(super) fn read(line: &[u8], names: &mut Names, source: u64, latest: f64) -> 
         return Err(Unread::Broken);
     }
     let outcome = line.outcome.as_ref().map_or("", |text| &text.0);
-    let kind = kind(&line.event.0);
+    let kind = match kind(&line.event.0) {
+        // A function of the caller's is no request.
+        Kind::Attempt | Kind::Call if line.origin.as_ref().is_some_and(|origin| origin.0 == FUNCTION) => {
+            Kind::Other
+        }
+        kind => kind,
+    };
     let mut name = |text: &Option<Text<'_>>| text.as_ref().map_or(Name(0), |text| names.intern(&text.0));
     Ok(Record {
         kind,
@@ -218,6 +228,7 @@ pub(super) fn read(line: &[u8], names: &mut Names, source: u64, latest: f64) -> 
         delay: line.delay_s.unwrap_or_default(),
         retry_after: line.retry_after_s,
         fingerprint: line.fingerprint.map(|text| digest(&text.0)),
+        nested: line.parent_span_id.is_some(),
         key: line.idempotency_key.map(|text| digest(&text.0)),
         tool: name(&line.tool),
         repeatable: line.effect.is_some_and(|effect| matches!(&*effect.0, "read" | "idempotent")),

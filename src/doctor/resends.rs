@@ -148,7 +148,8 @@ pub(super) struct Resends {
 
 impl Resends {
     pub(super) fn hear(&mut self, record: &Record) {
-        if record.kind != Kind::Call {
+        // A call in a guarded one is made again by that, which pays for it.
+        if record.kind != Kind::Call || record.nested {
             return;
         }
         let Some(fingerprint) = record.fingerprint else {

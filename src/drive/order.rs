@@ -55,6 +55,8 @@ pub struct Order {
     /// A request that has failed just before, and how many attempts it took: if it is this one, somebody
     /// retries around the gate.
     pub failed_before: Option<(Digest, u32)>,
+    /// The guarded call that this one is made in.
+    pub parent: Option<SpanId>,
     /// What to tell the user, as this is a substitute for the call that they made.
     pub notice: Option<Arc<str>>,
     /// `None` draws one.

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::HeaderMap;
+
 use super::bill::{Asked, Bill};
-use super::order::{CallInfo, Order, Outcome, UsageSource};
+use super::order::{CallInfo, Order, Outcome, Reply, UsageSource};
 use super::read::Read;
 use crate::account::Sums;
 use crate::breaker::OpenReason;
@@ -12,7 +15,7 @@ use crate::call::Call;
 use crate::clock::{self, Instant};
 use crate::engine::{Engine, Upstream};
 use crate::error::{CallError, Reason};
-use crate::event::{self, Digest, Event, Facts, Kind, Level, Listener, SpanId, Tags, TraceId};
+use crate::event::{self, Digest, Event, FUNCTION, Facts, Kind, Level, Listener, SpanId, Tags, TraceId};
 use crate::metrics::{self, CallRecord, Direction, Exemplar, TokenCount};
 use crate::usage::Usage;
 
@@ -23,6 +26,7 @@ pub(super) struct Teller {
     pub(super) model: Arc<str>,
     pub(super) trace_id: TraceId,
     pub(super) span_id: SpanId,
+    pub(super) parent: Option<SpanId>,
     pub(super) tags: Option<Arc<Tags>>,
     pub(super) identity: Identity,
     pub(super) notice: Option<Arc<str>>,
@@ -62,6 +66,7 @@ impl Teller {
             model: Arc::clone(model),
             trace_id: order.trace_id.unwrap_or_else(|| engine.draw_trace_id()),
             span_id: order.span_id.unwrap_or_else(|| engine.draw_span_id()),
+            parent: order.parent,
             tags: order.tags.clone(),
             identity: if heard { Identity::of(engine, order) } else { Identity::default() },
             notice: order.notice.clone(),
@@ -69,9 +74,15 @@ impl Teller {
         }
     }
 
+    /// Whether the attempts are a function of the caller's, and no requests.
+    pub(super) fn is_function(&self) -> bool {
+        *self.origin == *FUNCTION
+    }
+
     pub(super) fn tell(&self, kind: Kind, facts: Facts) {
         let metrics = self.engine.metrics();
         match kind {
+            Kind::Attempt if self.is_function() => {}
             Kind::Attempt => metrics.attempt(&self.model, facts.outcome.unwrap_or_default()),
             Kind::Retry => metrics.retry(facts.reason.unwrap_or_default()),
             Kind::Breaker if facts.reason == Some(OpenReason::FailureRate.as_str()) => {
@@ -98,6 +109,7 @@ impl Teller {
             gate: self.engine.id(),
             trace_id: self.trace_id,
             span_id: self.span_id,
+            parent_span_id: self.parent,
             origin: Arc::clone(&self.origin),
             model: Arc::clone(&self.model),
             facts,
@@ -151,6 +163,10 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
     let result = match (result, reply) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(reply)) => Ok(reply),
+        // Its caller has the result.
+        (Ok(()), None) if told.teller.is_function() => {
+            Ok(Reply { status: 200, headers: HeaderMap::new(), body: Bytes::new() })
+        }
         // `Done(Ok)` follows an answer; there is none to return without one.
         (Ok(()), None) => Err(Box::new(CallError::closed(info.attempts, info.latency))),
     };
@@ -209,6 +225,10 @@ fn count(teller: &Teller, info: &CallInfo, error: Option<&CallError>, now: Insta
             metrics.admission_refused(reason.as_str());
         }
         _ => metrics.admitted(info.queue),
+    }
+    if teller.is_function() {
+        metrics.tool_call(&teller.model, if error.is_none() { "ok" } else { "failed" });
+        return;
     }
     let usage = info.usage.as_ref();
     let stated = info.usage_source == UsageSource::Reported;

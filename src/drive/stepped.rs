@@ -20,8 +20,8 @@ use super::{Delivered, call, plan, usage_to_ask};
 use crate::call::{Call, Step};
 use crate::clock::{self, Instant};
 use crate::engine::{Engine, Upstream};
-use crate::error::{Cause, TransportError};
-use crate::event::Listener;
+use crate::error::{CallError, Cause, TransportError};
+use crate::event::{Digest, Listener};
 use crate::request::RequestFacts;
 use crate::scope::Scope;
 
@@ -74,12 +74,14 @@ pub struct Go {
 
 /// A call under way, between two attempts or in one. Dropping it is leaving the call.
 pub struct Stepped {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     scope: Arc<Scope>,
     cost: u64,
     with_usage: Option<Bytes>,
-    told: Told,
+    pub(super) told: Told,
     begun: bool,
+    /// Of the request, by which it is known if it is made again.
+    request: Option<Digest>,
 }
 
 impl std::fmt::Debug for Stepped {
@@ -106,7 +108,12 @@ impl Stepped {
         let with_usage = usage_to_ask(order, facts.as_ref());
         let asked = Asked { scope: Arc::clone(&scope), facts };
         let told = Told::new(teller, call, asked);
-        Self { engine: Arc::clone(engine), scope, cost, with_usage, told, begun: false }
+        let request = Some(order.digest(engine));
+        Self { with_usage, request, ..Self::made(engine, scope, cost, told) }
+    }
+
+    pub(super) fn made(engine: &Arc<Engine>, scope: Arc<Scope>, cost: u64, told: Told) -> Self {
+        Self { engine: Arc::clone(engine), scope, cost, with_usage: None, told, begun: false, request: None }
     }
 
     /// Who hears of what happens from now on.
@@ -171,7 +178,7 @@ impl Stepped {
                     clock::sleep_until(until).await;
                     call.slept(clock::now())
                 }
-                Step::Done(result) => return Err(Box::new(conclude(&mut self.told, result, None))),
+                Step::Done(result) => return Err(self.over(result, None)),
             };
         }
     }
@@ -186,13 +193,13 @@ impl Stepped {
     pub fn failed(&mut self, error: TransportError) -> Ended {
         let told = error.clone();
         let step = self.engine.with_rng(|rng| self.told.call.failed(clock::now(), error, rng));
-        Ended { reply: None, failure: Some(told), as_it_came: false, next: self.next(step, None) }
+        Ended { failure: Some(told), ..self.ended(step) }
     }
 
     /// The call's deadline came while an attempt was in flight.
     pub fn cut(&mut self) -> Ended {
         let step = self.told.call.cut(clock::now());
-        Ended { reply: None, failure: None, as_it_came: false, next: self.next(step, None) }
+        self.ended(step)
     }
 
     fn judge(&mut self, order: &Order, answer: Answer) -> Ended {
@@ -214,13 +221,27 @@ impl Stepped {
         Ended { reply: Some(reply), failure: None, as_it_came, next }
     }
 
+    fn over(&mut self, result: Result<(), Box<CallError>>, got: Option<Read>) -> Box<Outcome> {
+        let request = self.request;
+        let result = result.map_err(|mut error| {
+            error.request = request;
+            error
+        });
+        Box::new(conclude(&mut self.told, result, got))
+    }
+
+    /// What has become of an attempt without an answer.
+    pub(super) fn ended(&mut self, step: Step) -> Ended {
+        Ended { reply: None, failure: None, as_it_came: false, next: self.next(step, None) }
+    }
+
     fn next(&mut self, step: Step, got: Option<Read>) -> Next {
         match step {
             Step::Sleep { until } => {
                 self.tell();
                 Next::Retry(until.since(clock::now()))
             }
-            Step::Done(result) => Next::Over(Box::new(conclude(&mut self.told, result, got))),
+            Step::Done(result) => Next::Over(self.over(result, got)),
             // Gates come before an attempt; after one, there is a wait or the end.
             Step::Admit { .. } | Step::Send { .. } => Next::Retry(Duration::ZERO),
         }

@@ -13,7 +13,8 @@ use super::arguments::{Content, MethodName, Path};
 use super::blocking;
 use super::bridge::{self, Ticket};
 use super::errors::config_error;
-use super::outcome::{Delivery, LogListener, NOTHING, Sink};
+use super::guard::Outer;
+use super::outcome::{Delivery, LogListener, LogRecord, NOTHING, Sink};
 use super::response::parse;
 use super::runtime::{self, Task};
 use super::stream::hand_on;
@@ -22,7 +23,7 @@ use super::{encode, policy};
 use crate::clock;
 use crate::config::{self, Limits};
 use crate::drive::{self, Deliver, Delivered, Order, StreamEndRule};
-use crate::engine::{self, Engine, Fallback, GateConfig, Upstream, UpstreamConfig};
+use crate::engine::{self, Decision, Engine, Fallback, GateConfig, Upstream, UpstreamConfig};
 use crate::error::ConfigError;
 use crate::event::{Digest, Level, Listener, Tags, TraceId};
 use crate::log_file::Rotation;
@@ -204,6 +205,22 @@ impl PyEngine {
         Ok(())
     }
 
+    /// Has the breakers whose origin and model match do as an operator says: `open`, `disabled`, or `reset`.
+    fn decide(&self, py: Python<'_>, decision: &str, origin: &str, model: &str) -> PyResult<()> {
+        let config = |error: ConfigError| config_error(py, &error);
+        let _inside = runtime::enter(py);
+        let decision = match decision {
+            "open" => Decision::ForceOpen,
+            "disabled" => Decision::Disable,
+            "reset" => Decision::Reset,
+            other => return Err(config(ConfigError::new("state", other, "must be open or disabled"))),
+        };
+        for (level, event) in self.current(py)?.decide(origin, model, decision).map_err(config)? {
+            LogRecord::new(level, &event).log(py, None)?;
+        }
+        Ok(())
+    }
+
     /// Who is asked for the place of each call in a trace, and then hears of it; see `tidegate._trace`.
     fn observe(&self, py: Python<'_>, observer: Option<Py<PyAny>>) {
         self.observer.set(py, observer);
@@ -374,6 +391,7 @@ impl PyUpstream {
             max_attempts: upstream.max_attempts,
             tags: None,
             failed_before: None,
+            parent: None,
             notice: None,
             trace_id: None,
             span_id: None,
@@ -413,6 +431,7 @@ pub(super) fn apply(
 ) -> PyResult<()> {
     let py = options.py();
     let config = |error: ConfigError| config_error(py, &error);
+    let mut outer = None;
     for (name, value) in options.iter() {
         let name = name.extract::<String>()?;
         if value.is_none() {
@@ -444,6 +463,7 @@ pub(super) fn apply(
                 let (request, attempts) = value.extract::<(u64, u32)>()?;
                 order.failed_before = Some((Digest(request), attempts));
             }
+            "outer" => outer = Some(value),
             "max_attempts" => {
                 let number = value.extract::<u32>().ok().filter(|_| !value.is_instance_of::<PyBool>());
                 order.max_attempts = number.filter(|attempts| *attempts > 0).ok_or_else(|| {
@@ -473,7 +493,8 @@ pub(super) fn apply(
             _ => return Err(config(ConfigError::new("option", name, "must be an option of a call"))),
         }
     }
-    Ok(())
+    // It holds whatever the call itself asks for.
+    outer.map_or(Ok(()), |outer| Outer::read(outer.extract()?)?.around(order))
 }
 
 /// The table of `tidegate.Prices`: our own form, or one of the public tables under its marker.

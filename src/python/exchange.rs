@@ -16,6 +16,7 @@ use super::bridge::{self, Ticket};
 use super::ended::{Finished, PyAttempt};
 use super::engine::{Promise, PyEngine};
 use super::errors::config_error;
+use super::guard::{Outer, OuterGiven};
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
 use super::runtime::{self, Task};
 use super::stream::hand_on;
@@ -23,7 +24,7 @@ use crate::config::{self, Timeouts};
 use crate::drive::{self, Deliver, Ended, Next, Order, Reply, Stepped, StreamEndRule};
 use crate::engine::{Engine, Upstream};
 use crate::error::{ConfigError, TransportError, TransportErrorKind};
-use crate::event::{Level, Listener, Tags};
+use crate::event::{Digest, Level, Listener, Tags};
 use crate::stream::Form;
 use crate::transport::TransportOptions;
 
@@ -53,13 +54,16 @@ impl PyTransport {
     }
 
     /// A call, of which nothing is sent yet.
-    #[pyo3(signature = (*, max_attempts=None, tags=None, log_level=NOTHING))]
+    #[pyo3(signature = (*, max_attempts=None, tags=None, log_level=NOTHING, failed_before=None, outer=None))]
+    #[allow(clippy::too_many_arguments, reason = "the options of a call, by name")]
     fn exchange(
         &self,
         py: Python<'_>,
         max_attempts: Option<u32>,
         tags: Option<Tags>,
         log_level: i32,
+        failed_before: Option<(u64, u32)>,
+        outer: Option<OuterGiven>,
     ) -> PyResult<PyExchange> {
         let _inside = runtime::enter(py);
         let engine = self.engine.get().current(py)?;
@@ -70,6 +74,8 @@ impl PyTransport {
             options: self.options.clone(),
             tags: tags.map(Arc::new),
             log_level,
+            failed_before: failed_before.map(|(request, attempts)| (Digest(request), attempts)),
+            outer: outer.map(Outer::read).transpose()?,
             stepped: Arc::default(),
         })
     }
@@ -119,6 +125,8 @@ pub(crate) struct PyExchange {
     max_attempts: u32,
     tags: Option<Arc<Tags>>,
     log_level: i32,
+    failed_before: Option<(Digest, u32)>,
+    outer: Option<Outer>,
     /// Away while an attempt is in flight, so that stopping the attempt is leaving the call.
     stepped: Arc<Mutex<Option<Stepped>>>,
 }
@@ -229,7 +237,7 @@ impl PyExchange {
         let url = Url::parse(&url)
             .map_err(|error| config(ConfigError::new("url", "***", format!("must be a URL ({error})"))))?;
         let body = Bytes::copy_from_slice(content.as_bytes());
-        Ok(Order {
+        let mut order = Order {
             method,
             url,
             headers: Arc::new(header_map(headers)?),
@@ -239,13 +247,16 @@ impl PyExchange {
             foreign: true,
             max_attempts: self.max_attempts,
             tags: self.tags.clone(),
-            failed_before: None,
+            failed_before: self.failed_before,
+            parent: None,
             notice: None,
             trace_id: None,
             span_id: None,
             deliver: Deliver::Stream(Form::AsItCame),
             stream_end: StreamEndRule::Learned,
-        })
+        };
+        self.outer.as_ref().map_or(Ok(()), |outer| outer.around(&mut order))?;
+        Ok(order)
     }
 }
 

@@ -354,6 +354,7 @@ impl PyStore {
             gate: engine.id(),
             trace_id: engine.draw_trace_id(),
             span_id: engine.draw_span_id(),
+            parent_span_id: None,
             origin: "".into(),
             model: "".into(),
             facts,

@@ -9,6 +9,7 @@ mod ended;
 mod engine;
 mod errors;
 mod exchange;
+mod guard;
 mod idempotency;
 mod mock;
 mod official;
@@ -43,6 +44,8 @@ mod core {
     use super::engine::{PyEngine, PyUpstream};
     #[pymodule_export]
     use super::exchange::{PyExchange, PyTransport};
+    #[pymodule_export]
+    use super::guard::PyGuard;
     #[pymodule_export]
     use super::idempotency::{
         PyHold, PyOperation, PyStore, check_key, escape_key, fingerprint, idem_key, looks_random,

@@ -125,6 +125,7 @@ impl PyRoute {
             max_attempts: self.max_attempts,
             tags: None,
             failed_before: None,
+            parent: None,
             notice: None,
             trace_id: None,
             span_id: None,

@@ -55,7 +55,7 @@ impl Observer {
 }
 
 /// The trace that the caller is in. Nobody who does not use OpenTelemetry pays more than a look into a dict.
-fn ambient(py: Python<'_>) -> PyResult<Option<TraceId>> {
+pub(super) fn ambient(py: Python<'_>) -> PyResult<Option<TraceId>> {
     static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     static CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let modules = MODULES.get_or_try_init(py, || {

@@ -6,7 +6,7 @@ import pytest
 
 import tidegate
 from tidegate import AsyncClient, CallError, Client, ConfigError, Gate, Limits, RetryPolicy, Timeouts, tags
-from tidegate._gate import _by_pattern
+from tidegate._gate_settings import by_pattern
 
 KEY = "sk-test-4f9cCANARY"
 URL = "https://api.example.test/v1"
@@ -235,14 +235,14 @@ def test_the_default_gate_is_one_and_can_be_set(monkeypatch):
 def test_the_longest_pattern_comes_first_and_one_fits_all():
     five = Limits(concurrency=5)
     table = {"*": five, "gpt-5*": "auto", "gpt-5-mini": None}
-    assert _by_pattern(table) == [
+    assert by_pattern(table) == [
         ("gpt-5-mini", Limits(concurrency=None, learn=False)),
         ("gpt-5*", Limits()),
         ("*", five),
     ]
-    assert _by_pattern({"m": five}) == [("m", five), ("*", Limits())]
-    assert _by_pattern("auto") == [("*", Limits())]
-    assert _by_pattern(None) == [("*", Limits(concurrency=None, learn=False))]
+    assert by_pattern({"m": five}) == [("m", five), ("*", Limits())]
+    assert by_pattern("auto") == [("*", Limits())]
+    assert by_pattern(None) == [("*", Limits(concurrency=None, learn=False))]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 import asyncio
 import logging
 
+import httpx2
+import openai
 import pytest
 
-from tidegate import AsyncClient, Client, Gate, InternalServerError, RetryBudget, RetryPolicy
+import tidegate.httpx
+from tidegate import AsyncClient, Client, Gate, InternalServerError, OpenAI, RetryBudget, RetryPolicy
 from tidegate.testing import FaultServer
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -25,11 +28,11 @@ def stacked(gate):
     return int(line.removeprefix(name))
 
 
-def loop_around(call, attempts):
+def loop_around(call, attempts, error_class=InternalServerError):
     for left in reversed(range(attempts)):
         try:
             return call()
-        except InternalServerError as error:
+        except error_class as error:
             if not left:
                 return error
     raise AssertionError
@@ -52,6 +55,43 @@ async def test_the_budget_pays_for_the_loop_and_the_gate_adds_nothing_when_it_is
     error = await asyncio.to_thread(loop_around, lambda: client.post("/chat/completions", json=BODY), 20)
     assert error.attempts == 1
     assert gate.snapshot()["scopes"][0]["retry_budget"]["balance"] < 1
+    assert down.ledger["requests"]["total"] <= 20 + 3, "the loop's own, and what the budget had"
+
+
+def by_raw_response(url, gate):
+    client = OpenAI(base_url=url, api_key="k", gate=gate, max_retries=1)
+    return client, lambda: client.chat.completions.with_raw_response.create(**BODY)
+
+
+def by_http_client(url, gate):
+    client = OpenAI(base_url=url, api_key="k", gate=gate, max_retries=1, http_client=httpx2.Client())
+    return client, lambda: client.chat.completions.create(**BODY)
+
+
+def by_fast_path(url, gate):
+    client = OpenAI(base_url=url, api_key="k", gate=gate, max_retries=1)
+    return client, lambda: client.chat.completions.create(**BODY)
+
+
+def by_transport(url, gate):
+    client = httpx2.Client(transport=tidegate.httpx.Transport(gate))
+
+    def call():
+        answer = client.post(f"{url}/chat/completions", json=BODY)
+        if answer.status_code == 500:
+            raise openai.InternalServerError("500", response=answer, body=None)
+        return answer
+
+    return client, call
+
+
+@pytest.mark.parametrize("way", [by_raw_response, by_http_client, by_fast_path, by_transport])
+async def test_a_loop_around_any_client_is_found_out(down, way):
+    gate = Gate(retry=QUICK, retry_budget=RetryBudget(capacity=3, trickle=0))
+    client, call = way(down.url, gate)
+    with client:
+        await asyncio.to_thread(loop_around, call, 20, openai.InternalServerError)
+    assert stacked(gate) == 19
     assert down.ledger["requests"]["total"] <= 20 + 3, "the loop's own, and what the budget had"
 
 

@@ -52,6 +52,7 @@ fn line(run: &Run, rng: &mut StdRng) -> Vec<u8> {
         gate: Digest(run.process),
         trace_id: TraceId::random(rng),
         span_id: SpanId::random(rng),
+        parent_span_id: None,
         origin: "".into(),
         model: "".into(),
         facts,
