@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 import redis_server
+from tidegate import _layers
 from tidegate.testing import FaultServer
 
 _PROXIES = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
@@ -18,6 +19,12 @@ def direct(monkeypatch):
     for name in list(os.environ):
         if name.upper() in _PROXIES or name.startswith("OPENAI_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def unblemished():
+    """No test repeats, to the gate's mind, what failed in the one before."""
+    _layers._failed.set(None)
 
 
 @pytest.fixture
