@@ -31,14 +31,18 @@ def info(answer: object) -> CallInfo:
     """Return how a call went: attempts, retries, usage, cost, times and trace id.
 
     Args:
-        answer: What a call returned, whole or parsed or raw, or the error that it raised.
+        answer: What a call returned, whole or parsed or raw, or the error that it raised, also where a
+            framework has raised one of its own `from` it.
 
     Raises:
         TypeError: It is neither, or a plain value that nothing can be attached to.
     """
-    for found in _told_by(answer):
-        if isinstance(found, _core.CallInfo):
-            return found
+    told: object = answer
+    while told is not None:
+        for found in _told_by(told):
+            if isinstance(found, _core.CallInfo):
+                return found
+        told = told.__cause__ if isinstance(told, BaseException) else None
     raise TypeError(f"tidegate.info() takes the response or the error of a call, not {type(answer).__name__}")
 
 

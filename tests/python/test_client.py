@@ -262,6 +262,19 @@ def test_a_policy_of_another_kind_is_refused(settings, field):
     assert caught.value.field == field
 
 
+def test_info_finds_the_error_of_a_call_behind_one_of_a_framework(server):
+    def framework(client):
+        try:
+            client.post("/chat/completions", json={"model": "m", "messages": []})
+        except tidegate.BadRequestError as error:
+            raise LookupError("of a framework") from error
+
+    server.script([{"status": 400}])
+    with pytest.raises(LookupError) as caught:
+        framework(Client(server.url, "k", gate=Gate()))
+    assert tidegate.info(caught.value) is caught.value.__cause__.info
+
+
 def test_info_is_of_answers_and_errors_only():
     with pytest.raises(TypeError, match="not dict"):
         tidegate.info({})
