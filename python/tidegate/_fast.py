@@ -14,7 +14,6 @@ import inspect
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from openai._base_client import AsyncAPIClient, SyncAPIClient
 from openai.resources.chat import AsyncChat, AsyncCompletions, Chat, Completions
 from openai.resources.embeddings import AsyncEmbeddings, Embeddings
 from openai.resources.responses import AsyncResponses, Responses
@@ -120,10 +119,10 @@ _RESPONSES: _Described = (Method, "/responses", "input", Response, ResponseStrea
 _EMBEDDINGS: _Described = (EmbeddingsMethod, "/embeddings", "input", CreateEmbeddingResponse, None)
 
 
-def _resource(base: Any, client: type, described: _Described) -> Any:
+def _resource(base: Any, described: _Described) -> Any:
     """Return a class of resources whose `create` takes the fast path."""
     kind, path, required, result, part = described
-    method = kind(path, owner=base, client=client, required=required, result=result, part=part)
+    method = kind(path, owner=base, required=required, result=result, part=part)
     wrap = _create_async if inspect.iscoroutinefunction(inspect.unwrap(base.create)) else _create
     names = {"create": wrap(method, base), "__module__": base.__module__, "__doc__": base.__doc__}
     return type(base.__name__, (base,), names)
@@ -141,12 +140,12 @@ class _AsyncFastChat(AsyncChat):
         return _AsyncCompletions(self._client)  # type: ignore[no-any-return]
 
 
-_Completions = _resource(Completions, SyncAPIClient, _CHAT)
-_AsyncCompletions = _resource(AsyncCompletions, AsyncAPIClient, _CHAT)
-_Responses = _resource(Responses, SyncAPIClient, _RESPONSES)
-_AsyncResponses = _resource(AsyncResponses, AsyncAPIClient, _RESPONSES)
-_Embeddings = _resource(Embeddings, SyncAPIClient, _EMBEDDINGS)
-_AsyncEmbeddings = _resource(AsyncEmbeddings, AsyncAPIClient, _EMBEDDINGS)
+_Completions = _resource(Completions, _CHAT)
+_AsyncCompletions = _resource(AsyncCompletions, _CHAT)
+_Responses = _resource(Responses, _RESPONSES)
+_AsyncResponses = _resource(AsyncResponses, _RESPONSES)
+_Embeddings = _resource(Embeddings, _EMBEDDINGS)
+_AsyncEmbeddings = _resource(AsyncEmbeddings, _EMBEDDINGS)
 _FastChat.__name__, _AsyncFastChat.__name__ = "Chat", "AsyncChat"
 
 

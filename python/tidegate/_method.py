@@ -36,12 +36,9 @@ _sdk_log = logging.getLogger("openai")
 class Method:
     """One of the methods: what it takes, where it goes, and what it returns."""
 
-    def __init__(
-        self, path: str, *, owner: type, client: type, required: str, result: type, part: Any
-    ) -> None:
+    def __init__(self, path: str, *, owner: type, required: str, result: type, part: Any) -> None:
         self._path = path
         self._create = Watched(owner, "create")
-        self._request = Watched(client, "request")
         self._plain = frozenset(inspect.signature(owner.create).parameters) - _UNCOMMON - {"self"}  # type: ignore[attr-defined]
         self._required = required
         self._build = Result(result)
@@ -57,7 +54,7 @@ class Method:
         `None` if the call is not for here.
         """
         state = State.of(client)
-        if not (state.usable and self._create.is_own() and self._request.is_own()):
+        if not (state.usable and self._create.is_own()):
             return None
         if self._required not in given or "model" not in given or client._client.is_closed:
             return None

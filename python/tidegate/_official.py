@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai
+from openai._base_client import AsyncAPIClient, SyncAPIClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HOME = str(Path(openai.__file__).parent)
 
 
 def is_own(function: object) -> bool:
     """Tell whether a function, and all that it wraps, is code of the openai package."""
-    while isinstance(function, types.FunctionType):
+    # By type: proxies of wrapt, which most instrumentations use, pass as instances of what they wrap.
+    while type(function) is types.FunctionType:
         if not function.__code__.co_filename.startswith(_HOME):
             return False
         if not hasattr(function, "__wrapped__"):
@@ -71,12 +76,18 @@ _HOOKS = (
 )
 
 
+def senders(cls: type[Any]) -> tuple[tuple[Callable[[str], object], object], ...]:
+    """Return how to look up `request` in each class where instrumentations replace it, and what is there."""
+    classes = [ancestor for ancestor in cls.__mro__ if issubclass(ancestor, (SyncAPIClient, AsyncAPIClient))]
+    looks = [each.__dict__.get for each in classes if not each.__module__.startswith("tidegate._")]
+    return tuple((look, look("request")) for look in looks)
+
+
 def has_official_hooks(cls: type[Any]) -> bool:
     """Tell whether a class of clients, apart from tidegate's own part in it, leaves requests to the SDK."""
     ours = {"request", "_send_request", "_process_response", "_make_status_error", "_should_retry"}
     for ancestor in cls.__mro__:
-        module = ancestor.__module__.partition(".")[0]
-        if module == "tidegate":
+        if ancestor.__module__.startswith("tidegate._"):
             continue
         for name in (*_HOOKS, *ours):
             found = ancestor.__dict__.get(name)

@@ -8,7 +8,7 @@ from openai.lib.azure import BaseAzureClient
 
 from tidegate import _core
 from tidegate._exchange import described
-from tidegate._official import has_official_hooks
+from tidegate._official import has_official_hooks, senders
 
 _ROUTES = 64
 # Instrumentations set these on a client.
@@ -46,7 +46,7 @@ def _without_length(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, byt
 class State:
     """What is known of a client until one of its settings changes."""
 
-    __slots__ = ("by_model", "headers", "query", "routes", "usable")
+    __slots__ = ("by_model", "headers", "query", "routes", "senders", "usable")
 
     def __init__(self, client: Any) -> None:
         self.routes: dict[Any, Route] = {}
@@ -54,6 +54,7 @@ class State:
         self.query = dict(client._custom_query)
         # Azure has the model in its paths.
         self.by_model = isinstance(client, BaseAzureClient)
+        self.senders = senders(type(client))
         self.usable = (
             client.takes_fast_path
             and not client._strict_response_validation
@@ -69,8 +70,17 @@ class State:
     def of(client: Any) -> State:
         """Return what is known, or find it out."""
         state: State | None = client.__dict__.get("_fast_state")
-        if state is None or state.headers != client._custom_headers or state.query != client._custom_query:
-            state = client.__dict__["_fast_state"] = State(client)
+        if (
+            state is not None
+            and state.headers == client._custom_headers
+            and state.query == client._custom_query
+        ):
+            for look, request in state.senders:
+                if look("request") is not request:
+                    break
+            else:
+                return state
+        state = client.__dict__["_fast_state"] = State(client)
         return state
 
     def keep(self, client: Any, key: object, options: Any, request: Any) -> Route:

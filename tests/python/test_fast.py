@@ -9,6 +9,8 @@ import logging
 import httpx2
 import openai
 import pytest
+import wrapt
+from openai._base_client import SyncAPIClient
 from openai.resources.chat.completions import AsyncCompletions, Completions
 
 import tidegate
@@ -217,6 +219,57 @@ async def test_an_instrumentation_sees_the_calls_while_it_is_there(server, taken
     assert (seen, len(taken)) == (["m"], 1)
     await ask()
     assert (seen, len(taken)) == (["m"], 2)
+
+
+def by_wrapt(target, name, note):
+    """Patch as OpenTelemetry's instrumentations do."""
+
+    def wrapper(wrapped, _, args, keywords):
+        note()
+        return wrapped(*args, **keywords)
+
+    wrapt.wrap_function_wrapper(target, name, wrapper)
+
+
+def by_function(target, name, note):
+    """Patch as Logfire does."""
+    inherited = getattr(target, name)
+
+    @functools.wraps(inherited)
+    def wrapper(*args, **keywords):
+        note()
+        return inherited(*args, **keywords)
+
+    setattr(target, name, wrapper)
+
+
+@pytest.mark.parametrize("patch", [by_wrapt, by_function])
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (Completions, "create"),
+        (SyncAPIClient, "request"),
+        (openai.OpenAI, "request"),
+        (tidegate.OpenAI, "request"),
+    ],
+    ids=["create", "request of all", "request of the official class", "request of ours"],
+)
+def test_whoever_patches_a_class_sees_the_calls_of_clients_old_and_new(  # noqa: PLR0917
+    server, taken, monkeypatch, patch, target, name
+):
+    seen = []
+    old = ours(server.url)
+    old.chat.completions.create(**ASK)
+    with monkeypatch.context() as patched:
+        # Put back in the end, whatever `patch` does to it.
+        patched.setattr(target, name, getattr(target, name))
+        patch(target, name, lambda: seen.append(name))
+        for client in (old, ours(server.url)):
+            client.chat.completions.create(**ASK)
+            list(client.chat.completions.create(**ASK, stream=True))
+    assert (len(seen), len(taken)) == (4, 1)
+    old.chat.completions.create(**ASK)
+    assert (len(seen), len(taken)) == (4, 2)
 
 
 def test_a_patched_request_of_one_client_is_called(server, taken):
