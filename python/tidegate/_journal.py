@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _current: ContextVar[Journal | None] = ContextVar("tidegate_journal", default=None)
 
 _MODEL = "llm"
+# By which the SDK's methods know that a raw response is wanted.
+_RAW = "x-stainless-raw-response"
 
 
 def tool_key(tool: str) -> str:
@@ -92,7 +94,8 @@ class Journal:
         >>> answer = await journal.ask(client.chat.completions.create, model="gpt-5.4-mini", messages=[...])
 
         Args:
-            function: What asks; async or not. A stream cannot be kept: ask for the whole answer.
+            function: What asks; async or not. A stream or a raw response cannot be kept: ask for the whole
+                answer.
             args: Its arguments. A repetition may word them differently: the place in the run decides.
             keywords: The same.
 
@@ -100,11 +103,15 @@ class Journal:
             What `function` returns; awaitable if it is async.
 
         Raises:
-            ConfigError: The answer would be a stream.
+            ConfigError: The answer would be a stream or a raw response.
             ResultNotStoredError: The answer that was kept belongs to a class that is not imported here.
         """
         if keywords.get("stream"):
             raise ConfigError("journal.ask", "stream=True", "must be a whole answer: a stream cannot be kept")
+        if any(name.lower() == _RAW for name in keywords.get("extra_headers") or ()):
+            raise ConfigError(
+                "journal.ask", "with_raw_response", "must be a parsed answer: a raw one cannot be kept"
+            )
         with self._lock:
             self.turn += 1
             self._calls = {}
@@ -120,7 +127,8 @@ class Journal:
     def client(self, client: Any) -> Any:
         """Return a copy of a client whose answers are kept, to be given to a framework.
 
-        Its ``chat.completions.create`` and ``responses.create`` ask through `ask`; all else is as before.
+        Its ``chat.completions.create`` and ``responses.create`` ask through `ask`, and so do those of copies
+        that are made of it; all else is as before.
 
         >>> set_default_openai_client(journal.client(AsyncOpenAI()))
 
@@ -130,6 +138,12 @@ class Journal:
         copy = client.with_options()
         for resource in (copy.chat.completions, copy.responses):
             resource.create = functools.wraps(resource.create)(functools.partial(self.ask, resource.create))
+
+        def changed(**changes: Any) -> Any:
+            return self.client(client.copy(**changes))
+
+        copy.copy = functools.wraps(copy.copy)(changed)
+        copy.with_options = functools.wraps(copy.with_options)(changed)
         return copy
 
     def next_key(self, tool: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate import Gate
+from tidegate import ConfigError, Gate
 
 openai = pytest.importorskip("openai")
 
@@ -52,6 +52,26 @@ def test_a_client_for_a_framework_asks_through_the_journal(client, server):
     assert answer.output_text
     client.chat.completions.create(model="m", messages=[])
     assert asked(server) == 4, "the client itself is as it was"
+
+
+def test_copies_of_such_a_client_ask_through_the_journal_too(client, server):
+    gate = Gate()
+    for _ in range(2):
+        with gate.journal("run-7") as journal:
+            wrapped = journal.client(client)
+            for copy in (wrapped.with_options(max_retries=1), wrapped.copy().copy(timeout=3)):
+                copy.chat.completions.create(model="m", messages=[])
+            assert (copy.timeout, journal.turn) == (3, 2)
+    assert asked(server) == 2
+
+
+@pytest.mark.parametrize("raw", ["with_raw_response", "with_streaming_response"])
+def test_raw_responses_are_refused_before_anything_is_asked(client, server, raw):
+    with Gate().journal("run-7") as journal:
+        wrapped = journal.client(client)
+        with pytest.raises(ConfigError, match="a raw one cannot be kept"):
+            getattr(wrapped.responses, raw).create(model="m", input="Hello.").__enter__()
+    assert (journal.turn, asked(server)) == (0, 0)
 
 
 async def test_an_async_client_asks_through_the_journal(store_url, server):
