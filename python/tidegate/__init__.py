@@ -78,6 +78,7 @@ from tidegate._usage import UsageReport, UsageRow
 __version__ = _core.VERSION
 
 _DROP_INS = frozenset({"AsyncAzureOpenAI", "AsyncOpenAI", "AzureOpenAI", "OpenAI"})
+_OLDEST = (3, 50)
 
 if TYPE_CHECKING:
     from tidegate._openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
@@ -88,13 +89,21 @@ def __getattr__(name: str) -> Any:
     if name not in _DROP_INS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from tidegate import _openai
+        import openai
     except ModuleNotFoundError as error:
         if error.name != "openai":
             raise
         raise ImportError(
             f'tidegate.{name} needs the openai package: pip install "tidegate[openai]"', name="openai"
         ) from None
+    if tuple(map(int, openai.VERSION.split(".")[:2])) < _OLDEST:
+        raise ImportError(
+            f"tidegate.{name} needs openai>=3.50,<4, and {openai.VERSION} is installed: "
+            'pip install "tidegate[openai]", or use tidegate.httpx, which serves any version',
+            name="openai",
+        )
+    from tidegate import _openai
+
     return getattr(_openai, name)
 
 

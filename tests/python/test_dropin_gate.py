@@ -299,6 +299,13 @@ sys.exit(2)
     subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603
 
 
+@pytest.mark.parametrize("version", ["2.54.0", "3.49.1"])
+def test_with_an_old_sdk_the_names_say_what_to_do(monkeypatch, version):
+    monkeypatch.setattr(openai, "VERSION", version)
+    with pytest.raises(ImportError, match=rf"needs openai>=3.50,<4, and {version} is installed"):
+        _ = tidegate.OpenAI
+
+
 def test_retry_policy_bounds_the_waits(server):
     server.script([{"status": 503, "headers": {"retry-after": "60"}}])
     client = tidegate.OpenAI(base_url=server.url, api_key="k", gate=Gate(retry=RetryPolicy(max_elapsed=1)))
