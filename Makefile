@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 SUITE_VENV ?= $(HOME)/.cache/tidegate/suite
 SUITE_OPTIONS ?= --compare
+ECOSYSTEM_VENVS ?= $(HOME)/.cache/tidegate/ecosystem
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
@@ -42,6 +43,22 @@ chaos: install ## Kill processes while they run tools, and count what became of 
 
 suite: install ## Run the official SDK's tests against the drop-ins, over a real socket; both bars as one line of JSON
 	$(BIN)/python tests/suite/judge.py $(SUITE_VENV) --pythonpath python $(SUITE_OPTIONS)
+
+# Two environments, as what is not ready for openai 3 goes with nothing that needs it.
+$(ECOSYSTEM_VENVS)/installed: pyproject.toml
+	for group in ecosystem ecosystem-openai2; do \
+		$(PYTHON) -m venv $(ECOSYSTEM_VENVS)/$$group; \
+		$(ECOSYSTEM_VENVS)/$$group/bin/pip install --quiet --upgrade 'pip>=25.1'; \
+		$(ECOSYSTEM_VENVS)/$$group/bin/pip install --quiet --upgrade --group $$group; \
+	done
+	$(ECOSYSTEM_VENVS)/ecosystem/bin/pip install --quiet --upgrade --no-deps 'instructor>=1.17'
+	touch $@
+
+ecosystem: install $(ECOSYSTEM_VENVS)/installed ## Run LangChain, the Agents SDK and others over tidegate, against the fault server
+	PYTHONPATH=python $(ECOSYSTEM_VENVS)/ecosystem/bin/python -m pytest -q \
+		tests/python/ecosystem tests/python/test_docs.py -k 'not test_blocks_run'
+	PYTHONPATH=python $(ECOSYSTEM_VENVS)/ecosystem-openai2/bin/python -m pytest -q \
+		tests/python/ecosystem tests/python/test_docs.py -k 'llama_index or test_instructor'
 
 simulate: ## Run the fleet simulator and print its figures beside those of common retry policies
 	cargo run --release --quiet --example simulate
@@ -93,4 +110,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check lint layers bench bench-smoke help install demo test test-rust test-python quota chaos suite simulate plot picture fmt clean
+.PHONY: check ecosystem lint layers bench bench-smoke help install demo test test-rust test-python quota chaos suite simulate plot picture fmt clean
