@@ -16,7 +16,8 @@ def agent(request, drop_ins):
     agents.set_tracing_disabled(disabled=True)
     agents.set_default_openai_client(drop_ins[1], use_for_tracing=False)
     agents.set_default_openai_api(request.param)
-    return agents.Agent(name="pilot", instructions="Be brief.", model=MODEL)
+    yield agents.Agent(name="pilot", instructions="Be brief.", model=MODEL)
+    agents.set_default_openai_api("responses")
 
 
 async def test_answers(server, gate, agent):
