@@ -8,12 +8,12 @@ from faults import BAD_START, CUT, TEXT, assert_booked, assert_cut, assert_survi
 agents = pytest.importorskip("agents", reason="openai-agents is not installed")
 import openai  # noqa: E402
 
+agents.set_tracing_disabled(disabled=True)
 MODEL = "gpt-5.4-mini"
 
 
 @pytest.fixture(params=["responses", "chat_completions"])
 def agent(request, drop_ins):
-    agents.set_tracing_disabled(disabled=True)
     agents.set_default_openai_client(drop_ins[1], use_for_tracing=False)
     agents.set_default_openai_api(request.param)
     yield agents.Agent(name="pilot", instructions="Be brief.", model=MODEL)
@@ -75,3 +75,28 @@ async def test_retries_of_the_model_settings_are_found_out(down, gate, agent):
         await agents.Runner.run(agent, "hi")
     assert stacked(gate) == 1
     assert down.ledger["requests"]["total"] == 4, "the SDK turns the client's own retries off when it retries"
+
+
+CALL = {"type": "function_call", "call_id": "call_1", "name": "charge", "arguments": "{}"}
+ASKS = {"object": "response", "status": "completed", "model": MODEL, "output": [CALL]}
+
+
+@pytest.mark.parametrize(("handling", "requests"), [({}, 2), ({"failure_error_function": None}, 1)])
+async def test_a_doubt_ends_the_run_only_where_errors_of_the_tool_do(
+    server, gate, drop_ins, handling, requests
+):
+    @agents.function_tool(**handling)
+    async def charge() -> str:
+        raise tidegate.OutcomeUnknownError("charge may have taken effect")
+
+    server.script([{"body_json": ASKS}])
+    model = agents.OpenAIResponsesModel(MODEL, openai_client=drop_ins[1])
+    run = agents.Runner.run(agents.Agent(name="cashier", model=model, tools=[charge]), "Charge.")
+    if handling:
+        with pytest.raises(agents.UserError) as caught:
+            await run
+        assert isinstance(caught.value.__cause__, tidegate.OutcomeUnknownError)
+    else:
+        assert (await run).final_output == TEXT
+    assert server.ledger["requests"]["total"] == requests
+    assert gate.usage(by=())[0].calls == requests
