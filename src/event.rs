@@ -234,6 +234,9 @@ pub struct Facts {
     /// Of the request's `Idempotency-Key`, or of the key under which a tool ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Digest>,
+    /// The call that failed, of the one that is made instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instead_of: Option<SpanId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<Arc<str>>,
     /// What the tool declares about running twice: `read`, `idempotent`, `at_most_once` or `transactional`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from tidegate import _semconv
@@ -11,7 +12,6 @@ from tidegate import _semconv
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from opentelemetry import trace
     from opentelemetry.context import Context
 
     from tidegate._otel_metrics import Instruments
@@ -48,6 +48,7 @@ class CallSpan:
         "_context",
         "_instruments",
         "_method",
+        "_parent",
         "_span",
         "_started",
         "_stream",
@@ -60,6 +61,7 @@ class CallSpan:
         *,
         tracer: trace.Tracer,
         span: trace.Span,
+        parent: Context,
         context: Context,
         started: int,
         method: str,
@@ -70,6 +72,7 @@ class CallSpan:
     ) -> None:
         self._tracer = tracer
         self._span = span
+        self._parent = parent
         self._context = context
         self._started = started
         self._method = method
@@ -96,6 +99,36 @@ class CallSpan:
             self._span.add_event("breaker", attributes, now)
         elif event == "call":
             self._end(record, now)
+
+    def substitute(self, record: Mapping[str, Any]) -> CallSpan:
+        """Begin the span of the call that is made instead of this one, beside it."""
+        attributes, started = dict(self._attributes), _nanoseconds(record["ts"])
+        attributes.pop(_semconv.SERVER_PORT, None)
+        attributes.update(_semconv.server(record["origin"]))
+        if _semconv.PROVIDER in attributes:
+            attributes[_semconv.PROVIDER] = _semconv.provider(attributes[_semconv.SERVER_ADDRESS])
+        span: trace.Span = trace.INVALID_SPAN
+        if self._span.get_span_context().is_valid:
+            span = self._tracer.start_span(
+                "fallback",
+                self._parent,
+                SpanKind.CLIENT,
+                {**attributes, "tidegate.reason": record.get("reason", "")},
+                links=[trace.Link(self._span.get_span_context())],
+                start_time=started,
+            )
+        return CallSpan(
+            tracer=self._tracer,
+            span=span,
+            parent=self._parent,
+            context=trace.set_span_in_context(span, self._parent),
+            started=started,
+            method=self._method,
+            url=self._url if self._url.startswith(record["origin"] + "/") else record["origin"],
+            attributes=attributes,
+            stream=self._stream,
+            instruments=self._instruments,
+        )
 
     def lose(self) -> None:
         """End the span of a call that nobody hears of any more."""
@@ -164,6 +197,11 @@ class CallSpan:
             if field in record:
                 span.set_attribute(attribute, record[field])
         if _semconv.OPERATION in self._attributes:
+            if "model" in record:
+                # A substitute's is known only now.
+                self._attributes[_semconv.REQUEST_MODEL] = record["model"]
+                span.set_attribute(_semconv.REQUEST_MODEL, record["model"])
+                span.update_name(f"{self._attributes[_semconv.OPERATION]} {record['model']}")
             model = record.get("response_model") or record.get("model")
             if model and record.get("outcome") == "ok":
                 span.set_attribute(_semconv.RESPONSE_MODEL, model)

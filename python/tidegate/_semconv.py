@@ -5,7 +5,8 @@ The conventions for generative AI are still in development: when they change, th
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 VERSION: Final = "1.41.0"
 SCHEMA_URL: Final = f"https://opentelemetry.io/schemas/{VERSION}"
@@ -112,6 +113,15 @@ _PROVIDERS = {
 def operation(path: str) -> str | None:
     """Return the operation by the end of a URL's path; `None` for what is no inference."""
     return next((name for end, name in _OPERATIONS.items() if path.endswith(end)), None)
+
+
+def server(url: str) -> dict[str, Any]:
+    """Return the attributes of where a URL leads."""
+    parts = urlsplit(url)
+    found: dict[str, Any] = {SERVER_ADDRESS: parts.hostname or ""}
+    if parts.port is not None:
+        found[SERVER_PORT] = parts.port
+    return found
 
 
 def provider(host: str) -> str:

@@ -17,11 +17,19 @@ class Observed(Protocol):
     def lose(self) -> None:
         """Take notice that no more events will come."""
 
+    def substitute(self, record: Mapping[str, Any]) -> Observed:
+        """Return the call that is made instead of this one, which failed, as `record` tells."""
+
 
 # A call whose event loop is gone tells nothing more: beyond so many the oldest are given up.
 _MOST = 100_000
 
 _calls: dict[str, Observed] = {}
+
+# What is made instead of a failed call is told of right after it.
+_MOST_FAILED = 1_000
+
+_failed: dict[str, Observed] = {}
 
 
 def watch(span_id: str, call: Observed) -> None:
@@ -32,18 +40,25 @@ def watch(span_id: str, call: Observed) -> None:
 
 
 def watching() -> bool:
-    """Tell whether any call is watched."""
-    return bool(_calls)
+    """Tell whether any call is watched, or one that may be made instead of a failed one."""
+    return bool(_calls or _failed)
 
 
 def hear(record: Mapping[str, Any]) -> None:
     """Pass an event on to whoever watches its call."""
     span_id = record.get("span_id", "")
+    failed = _failed.pop(record.get("instead_of", ""), None)
+    if failed is not None:
+        watch(span_id, failed.substitute(record))
     call = _calls.get(span_id)
     if call is None:
         return
     if record.get("event") == "call":
         _calls.pop(span_id, None)
+        if record.get("outcome") != "ok":
+            while len(_failed) >= _MOST_FAILED:
+                _failed.pop(next(iter(_failed)), None)
+            _failed[span_id] = call
     call.hear(record)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 try:
@@ -109,9 +109,7 @@ class Instrumentation:
         """Begin the span of a call; return its trace id, its own id, and headers to be sent."""
         parts = urlsplit(url)
         operation = _semconv.operation(parts.path)
-        attributes: dict[str, Any] = {_semconv.SERVER_ADDRESS: parts.hostname or ""}
-        if parts.port is not None:
-            attributes[_semconv.SERVER_PORT] = parts.port
+        attributes = _semconv.server(url)
         if operation is not None:
             attributes[_semconv.PROVIDER] = _semconv.provider(parts.hostname or "")
             attributes[_semconv.OPERATION] = operation
@@ -138,6 +136,7 @@ class Instrumentation:
         call = CallSpan(
             tracer=self._tracer,
             span=span if own else trace.INVALID_SPAN,
+            parent=parent,
             context=context,
             started=started,
             method=method,

@@ -28,6 +28,7 @@ pub async fn call(
         return Box::pin(call_one(engine, upstream, order, listener)).await;
     }
     order.trace_id.get_or_insert_with(|| engine.draw_trace_id());
+    let mut instead_of = *order.span_id.get_or_insert_with(|| engine.draw_span_id());
     let began = clock::now();
     let asked = order.clone();
     let mut delivered = Box::pin(call_one(engine, upstream, order, listener.clone())).await;
@@ -41,14 +42,22 @@ pub async fn call(
             break;
         };
         let instead = stand_in.upstream.as_ref().unwrap_or(upstream);
-        let Some(order) = order_for(stand_in, &asked, upstream, began, &notice(error, &model, stand_in))
+        let Some(mut order) = order_for(stand_in, &asked, upstream, began, &notice(error, &model, stand_in))
         else {
             continue;
         };
+        let span_id = engine.draw_span_id();
+        order.span_id = Some(span_id);
         Teller::new(engine, instead, &model, &order, listener.clone()).tell(
             Kind::Degraded,
-            Facts { outcome: Some("fallback"), reason: Some(why(error)), ..Facts::default() },
+            Facts {
+                outcome: Some("fallback"),
+                reason: Some(why(error)),
+                instead_of: Some(instead_of),
+                ..Facts::default()
+            },
         );
+        instead_of = span_id;
         let before = failed.info.clone();
         delivered = match Box::pin(call_one(engine, instead, order, listener.clone())).await {
             Delivered::Outcome(next) => Delivered::Outcome(Box::new(joined(before, *next, began))),

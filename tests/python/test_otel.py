@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from itertools import pairwise
+from urllib.parse import urlsplit
 
 import pytest
 from opentelemetry import baggage, trace
@@ -24,6 +25,7 @@ from tidegate import (
     CallError,
     Client,
     ConfigError,
+    Fallback,
     Gate,
     Limits,
     RetryPolicy,
@@ -84,7 +86,7 @@ def observed():
 @pytest.fixture(autouse=True)
 def nothing_left():
     yield
-    assert not _trace.watching()
+    assert not _trace._calls
 
 
 def children(spans, parent):
@@ -387,3 +389,30 @@ def test_wrong_arguments_are_named(arguments, field):
     gate = arguments.pop("gate")
     with pytest.raises(ConfigError, match=field):
         otel.instrument(gate, **arguments)
+
+
+async def test_a_substitute_has_a_span_beside_the_call_that_failed():
+    with FaultServer() as server, FaultServer() as other:
+        gate = Gate(fallbacks=[Fallback("small", base_url=other.url, api_key="k")])
+        observed = Observed(gate)
+        server.script([{"error": "insufficient_quota"}])
+        async with AsyncClient(server.url, "k", gate=gate) as client:
+            with observed.tracer.start_as_current_span("request"):
+                await client.post("/chat/completions", json=CHAT)
+        spans = observed.spans()
+        failed, substitute = spans["chat m"], spans["chat small"]
+        assert failed.parent == substitute.parent == spans["request"].context
+        assert [link.context.span_id for link in substitute.links] == [failed.context.span_id]
+        assert (failed.status.status_code, substitute.status.status_code) == (
+            StatusCode.ERROR,
+            StatusCode.UNSET,
+        )
+        asked = [(span.attributes["server.port"], span.attributes["gen_ai.request.model"])
+                 for span in (failed, substitute)]  # fmt: skip
+        assert asked == [(urlsplit(server.url).port, "m"), (urlsplit(other.url).port, "small")]
+        attempts = [span for span in observed.exporter.get_finished_spans() if span.name == "POST"]
+        assert [span.parent.span_id for span in attempts] == [
+            failed.context.span_id,
+            substitute.context.span_id,
+        ]
+        assert not _trace._calls
