@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import threading
 import time
@@ -15,7 +16,6 @@ from tidegate import _context, _core, _layers
 from tidegate._errors import CallError, ConfigError
 from tidegate._fields import known_fields
 from tidegate._log import NOTHING, level_for_calls
-from tidegate._tool import is_async
 
 if TYPE_CHECKING:
     from tidegate._core import Attempt, Guard
@@ -126,15 +126,50 @@ class _LateError(TimeoutError):
     """A plain function was left behind."""
 
 
-class _Call:
-    """One call of a function."""
+class GuardedCall:
+    """One call of a function, behind the gates.
 
-    __slots__ = ("_function", "_last", "_level", "_policy", "_started", "guard")
+    Attributes:
+        entered: Whether the function has been called.
+        ended: How the core ended the call; `None` while it goes on, or if the function returned.
+    """
+
+    __slots__ = (
+        "_function",
+        "_harmless",
+        "_last",
+        "_level",
+        "_policy",
+        "_started",
+        "ended",
+        "entered",
+        "guard",
+    )
 
     def __init__(
-        self, engine: _core.Engine, function: Callable[[], Any], name: str, policy: CallPolicy
+        self,
+        engine: _core.Engine,
+        function: Callable[[], Any],
+        name: str,
+        policy: CallPolicy,
+        *,
+        harmless: Callable[[Exception], bool] | None = None,
+        counted_elsewhere: bool = False,
     ) -> None:
+        """Make a call of which nothing is done yet.
+
+        Args:
+            engine: The gate's.
+            function: What is called; async for `run_async`.
+            name: Whose gates they are, unless the policy names others.
+            policy: How it is guarded.
+            harmless: Whether the function may be called again after this error. Default: always.
+            counted_elsewhere: Somebody else counts the call in ``tool_call_total``.
+        """
         around = _layers.outer.get()
+        self.entered = False
+        self.ended: CallError | None = None
+        self._harmless = harmless
         self._function = function
         self._policy = policy
         self._level = level_for_calls()
@@ -148,6 +183,7 @@ class _Call:
             max_attempts=policy.max_attempts,
             tags=_context.ambient() or None,
             outer=None if around is None else around.told(),
+            counted_elsewhere=counted_elsewhere,
             log_level=self._level,
         )
 
@@ -212,7 +248,9 @@ class _Call:
         """Return the seconds within which the function has to end."""
         self._started = time.monotonic()
         if attempt.error is None:
+            self.entered = True
             return attempt.limit
+        self.ended = attempt.error
         if self._last is not None:
             raise _told(self._last, attempt)
         raise attempt.error
@@ -243,7 +281,7 @@ class _Call:
     def _failed(self, error: Exception, *, late: bool) -> float:
         """Return the wait before the next attempt; raise what ends the call, if this ends it."""
         if late:
-            cut = self.guard.cut().error
+            cut = self.ended = self.guard.cut().error
             assert cut is not None  # noqa: S101 a deadline ends a call
             raise cut from error
         retry_on, found = self._policy.retry_on, _class_of(error)
@@ -254,8 +292,10 @@ class _Call:
         hint = float(hint) if isinstance(hint, int | float) else None
         unknown = found == "timeout"
         message = str(error) or type(error).__name__
-        attempt = self.guard.raised(found or "", found is not None, hint, unknown, message)
+        harmless = self._harmless is None or self._harmless(error)
+        attempt = self.guard.raised(found or "", found is not None, harmless, hint, unknown, message)
         if attempt.retry_in is None:
+            self.ended = attempt.error
             raise _told(error, attempt)
         self._last = error
         return attempt.retry_in
@@ -295,6 +335,15 @@ def _told(error: Exception, attempt: Attempt) -> Exception:
     return error
 
 
+def is_async(function: object) -> bool:
+    """Tell whether calling it returns an awaitable."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function):
+        return True
+    return inspect.iscoroutinefunction(vars(type(function)).get("__call__"))
+
+
 def call(
     engine: _core.Engine, function: Callable[..., Any], args: Any, keywords: Any, policy: CallPolicy
 ) -> Any:
@@ -307,5 +356,5 @@ def call(
             "call.function", repr(function), "cannot be a generator: its body runs after the call"
         )
     name = str(getattr(function, "__qualname__", type(function).__qualname__)).rpartition("<locals>.")[2]
-    made = _Call(engine, lambda: function(*args, **keywords), name, policy)
+    made = GuardedCall(engine, lambda: function(*args, **keywords), name, policy)
     return made.run_async() if is_async(function) else made.run()

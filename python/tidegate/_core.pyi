@@ -566,6 +566,7 @@ class Guard:
         max_attempts: int | None = None,
         tags: Mapping[str, str] | None = None,
         outer: tuple[str, str, float | None] | None = None,
+        counted_elsewhere: bool = False,
         log_level: int = ...,
     ) -> Guard: ...
     @property
@@ -586,7 +587,14 @@ class Guard:
         """Tell that the function has returned, and used so many tokens."""
 
     def raised(
-        self, class_: str, repeatable: bool, hint: float | None, outcome_unknown: bool, message: str, /
+        self,
+        class_: str,
+        transient: bool,
+        repeatable: bool,
+        hint: float | None,
+        outcome_unknown: bool,
+        message: str,
+        /,
     ) -> Attempt:
         """Tell what the function has raised; ``retry_in`` says whether it may be called again."""
 

@@ -79,18 +79,22 @@ def _do(once: Once, step: Step) -> Any:
 
 def _body(once: Once, execution: Execution | None) -> Any:
     if execution is None:
-        return _bounded(once, once.call)
+        return _guarded(once)
     token = current.set(execution)
     try:
         if once.policy.effect == "transactional":
             return _transaction(once, execution)
         hold = execution._hold = _hold(once, execution, watched=False)
         try:
-            return _bounded(once, once.call)
+            return _guarded(once)
         finally:
             hold.stop()
     finally:
         current.reset(token)
+
+
+def _guarded(once: Once) -> Any:
+    return _bounded(once, once.call) if once.guard is None else once.guard.run()
 
 
 def _hold(once: Once, execution: Execution, *, watched: bool) -> _core.Hold:
@@ -239,6 +243,8 @@ async def _body_async(once: Once, execution: Execution | None) -> Any:
 async def _bounded_async(once: Once) -> Any:
     import asyncio
 
+    if once.guard is not None:
+        return await once.guard.run_async()
     if once.policy.timeout is None:
         return await once.call()
     try:

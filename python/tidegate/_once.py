@@ -6,6 +6,7 @@ sent what came of it. `_drive_once.py` does it, on a loop or on a thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -27,6 +28,7 @@ from tidegate._tool_errors import (
 from tidegate._tool_policy import Done, NotDone, ToolPolicy
 
 if TYPE_CHECKING:
+    from tidegate._call import GuardedCall
     from tidegate._flights import Flight, Flights
     from tidegate._telling import Telling
 
@@ -91,7 +93,7 @@ Life: TypeAlias = Generator[Step, Any, Any]
 class Once:
     """One call under one key."""
 
-    __slots__ = ("call", "fingerprint", "flights", "key", "policy", "store", "telling", "tool")
+    __slots__ = ("call", "fingerprint", "flights", "guard", "key", "policy", "store", "telling", "tool")
 
     def __init__(
         self,
@@ -104,6 +106,7 @@ class Once:
         policy: ToolPolicy,
         fingerprint: bytes,
         call: Callable[[], Any],
+        guard: GuardedCall | None = None,
     ) -> None:
         self.store = store
         self.flights = flights
@@ -113,6 +116,7 @@ class Once:
         self.policy = policy
         self.fingerprint = fingerprint
         self.call = call
+        self.guard = guard
 
     def life(self) -> Life:
         """Run the tool once, or give what an earlier run left."""
@@ -183,6 +187,8 @@ class Once:
             except Exception as error:
                 if isinstance(error, OutcomeUnknownError) and error.key == self.key:
                     raise
+                if self.guard is not None and not self.guard.entered:
+                    yield from self._turned_away(execution, error)
                 yield from self._failed(execution, error)
             except BaseException:
                 self._abandoned(execution)
@@ -286,6 +292,13 @@ class Once:
             f"{message} and may have taken effect; {_DECIDE}",
             tool=self.tool, key=self.key, reason="timeout", attempts=execution.attempt,
         ) from error  # fmt: skip
+
+    def _turned_away(self, execution: Execution, error: Exception) -> Life:
+        """End a call that its gates did not let in: nothing was done, and the key is free again."""
+        with contextlib.suppress(StoreUnavailableError):
+            yield Ask(_core.Operation.fail(execution._owner, execution.fence, False), _AFTER)
+        self.telling.tell(self, "refused", outcome="failed", reason="no_effect", attempts=execution.attempt)
+        raise error
 
     def _resolve(self, fence: int, verdict: object) -> Life:
         """Write down what a reconciler found; false if that is nothing."""

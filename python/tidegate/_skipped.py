@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from contextvars import Token
 
-Reason = Literal["deadline", "store_unavailable"]
+    from tidegate._call import GuardedCall
+    from tidegate._tool_policy import ToolPolicy
+
+Reason = Literal["breaker_open", "busy", "deadline", "retry_budget", "store_unavailable"]
 
 # A tool that names no timeout is not worth starting with less than this left, in seconds.
 _LEAST = 1.0
@@ -17,7 +20,10 @@ _LEAST = 1.0
 _deadline: ContextVar[float | None] = ContextVar("tidegate_deadline", default=None)
 
 _WHY = {
+    "breaker_open": "what it calls has failed too often of late",
+    "busy": "too many calls of it were waiting",
     "deadline": "there was too little time left",
+    "retry_budget": "it failed, and there have been too many repetitions of late",
     "store_unavailable": "the record of what was done before could not be read",
 }
 
@@ -27,7 +33,7 @@ class Skipped:
 
     Attributes:
         tool: Name of the tool.
-        reason: ``"deadline"`` or ``"store_unavailable"``.
+        reason: ``"breaker_open"``, ``"busy"``, ``"deadline"``, ``"retry_budget"`` or ``"store_unavailable"``.
         notice: A sentence for the user and the model: what is missing and why.
     """
 
@@ -73,3 +79,22 @@ def reason_to_skip(timeout: float | None) -> Reason | None:
     if deadline is None:
         return None
     return "deadline" if deadline - time.monotonic() < (timeout or _LEAST) else None
+
+
+# What the gates say, and what that is to the tool.
+_OF_GATES: dict[str, Reason] = {
+    "admission_deadline": "busy",
+    "breaker_open": "breaker_open",
+    "deadline": "deadline",
+}
+
+
+def reason_of_gates(call: GuardedCall, policy: ToolPolicy) -> Reason | None:
+    """Return why the gates did not let a tool run, or run again; `None` if it was something else."""
+    if call.ended is None:
+        return None
+    if not call.entered:
+        return _OF_GATES.get(call.ended.reason)
+    # One that may have acted is not left out: it is in doubt.
+    harmless = policy.effect in ("read", "idempotent")
+    return "retry_budget" if harmless and call.ended.reason == "budget" else None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import weakref
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _core, _drive_once, _journal
+from tidegate._call import GuardedCall, is_async
 from tidegate._errors import ConfigError
 from tidegate._fields import unknown_field
 from tidegate._flights import Flights
 from tidegate._keys import bound_arguments, checked_key, fingerprint, key_from
 from tidegate._once import Once
-from tidegate._skipped import Skipped, reason_to_skip
+from tidegate._skipped import Reason, Skipped, reason_of_gates, reason_to_skip
 from tidegate._telling import Telling
 from tidegate._tool_errors import StoreUnavailableError
 from tidegate._tool_policy import ToolPolicy
@@ -29,15 +32,22 @@ _POLICY_FIELDS = frozenset(field.name for field in fields(ToolPolicy))
 class Tools:
     """What the tools of one gate share."""
 
-    __slots__ = ("flights", "store", "telling")
+    __slots__ = ("_engine", "flights", "store", "telling")
 
     def __init__(self, engine: _core.Engine, url: str) -> None:
+        self._engine = engine
         self.store = _core.Store(engine, url)
         self.flights = Flights()
         self.telling = Telling(self.store)
 
     def once(self, tool: str, key: str, policy: ToolPolicy, print_: bytes, call: Callable[[], Any]) -> Once:
         """Return a call that is ready to be lived."""
+        guard = None
+        if policy.guard is not None:
+            harmless = policy.may_repeat
+            guard = GuardedCall(
+                self._engine, call, tool, policy.guard, harmless=harmless, counted_elsewhere=True
+            )
         return Once(
             self.store,
             self.flights,
@@ -47,6 +57,7 @@ class Tools:
             policy=policy,
             fingerprint=print_,
             call=call,
+            guard=guard,
         )
 
     def check(self, policy: ToolPolicy, *, is_async: bool) -> None:
@@ -58,6 +69,9 @@ class Tools:
             raise ConfigError("tool.effect", "transactional", rule)
         if is_async:
             raise ConfigError("tool.effect", "transactional", "must be a plain function, not an async one")
+        if policy.guard is not None:
+            rule = "cannot stand around a transaction: guard the call that the tool makes, with Gate.call"
+            raise ConfigError("tool.guard", policy.guard, rule)
         if policy.timeout is not None:
             raise ConfigError("tool.timeout", policy.timeout, "cannot bound a transaction: leave it out")
 
@@ -83,16 +97,22 @@ def _named(signature: inspect.Signature | None, args: Any, keywords: Any) -> dic
     return bound_arguments(signature, args, keywords)
 
 
-def is_async(function: object) -> bool:
-    """Tell whether calling it returns an awaitable."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.iscoroutinefunction(function):
-        return True
-    return inspect.iscoroutinefunction(vars(type(function)).get("__call__"))
+# Reading a signature takes as long as the rest of `once` together.
+_signatures: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        known = _signatures.get(function)
+    except TypeError:  # it cannot be hashed, or not be referred to weakly
+        return _read_signature(function)
+    if known is None and (known := _read_signature(function)) is not None:
+        with contextlib.suppress(TypeError):
+            _signatures[function] = known
+    return known
+
+
+def _read_signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):  # written in C
@@ -149,20 +169,22 @@ class Tool:
         """Call the tool on this thread."""
         skipped = self._skip()
         if skipped is None:
+            once = self._once(args, keywords)
             try:
-                return _drive_once.run(self._once(args, keywords))
-            except StoreUnavailableError as error:
-                skipped = self._skip_for(error)
+                return _drive_once.run(once)
+            except Exception as error:  # noqa: BLE001 raised again where the tool is not to be left out
+                skipped = self._skip_for(error, once)
         return self._instead(skipped, args, keywords)
 
     async def run_async(self, args: Any, keywords: Any) -> Any:
         """Call the tool on the running loop."""
         skipped = self._skip()
         if skipped is None:
+            once = self._once(args, keywords)
             try:
-                return await _drive_once.run_async(self._once(args, keywords))
-            except StoreUnavailableError as error:
-                skipped = self._skip_for(error)
+                return await _drive_once.run_async(once)
+            except Exception as error:  # noqa: BLE001 raised again where the tool is not to be left out
+                skipped = self._skip_for(error, once)
         instead = self._instead(skipped, args, keywords)
         return await instead if inspect.isawaitable(instead) else instead
 
@@ -183,13 +205,22 @@ class Tool:
         return self._tools.once(self.name, key, self.policy, print_, call)
 
     def _skip(self) -> Skipped | None:
-        reason = None if self.critical else reason_to_skip(self.policy.timeout)
+        guard = self.policy.guard
+        bounds = (self.policy.timeout, *((guard.timeout, guard.total_timeout) if guard else ()))
+        least = min((bound for bound in bounds if bound is not None), default=None)
+        reason = None if self.critical else reason_to_skip(least)
         return None if reason is None else Skipped(self.name, reason)
 
-    def _skip_for(self, error: StoreUnavailableError) -> Skipped:
-        if self.critical and self._fallback is _NOTHING:
+    def _skip_for(self, error: Exception, once: Once) -> Skipped:
+        """Return why the tool was left out; raise the error of one that was not, or must not be."""
+        reason: Reason | None = None
+        if isinstance(error, StoreUnavailableError):
+            reason = "store_unavailable"
+        elif once.guard is not None and once.guard.ended is not None:
+            reason = reason_of_gates(once.guard, self.policy)
+        if reason is None or (self.critical and self._fallback is _NOTHING):
             raise error
-        return Skipped(self.name, "store_unavailable")
+        return Skipped(self.name, reason)
 
     def _instead(self, skipped: Skipped, args: Any, keywords: Any) -> Any:
         has_fallback = self._fallback is not _NOTHING

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
+from tidegate._call import CallPolicy
 from tidegate._errors import ConfigError
 from tidegate._fields import known_fields
+from tidegate._tool_errors import NoEffectError
 
 Effect: TypeAlias = Literal["read", "idempotent", "at_most_once", "transactional"]
 
@@ -55,6 +57,9 @@ class ToolPolicy:
         retention: Seconds for which a result is given again. Must be longer than any caller goes on trying,
             the redelivery of queues included. Default 900.
         timeout: Bound on one execution, in seconds. Default `None`.
+        guard: Gates around the execution, as around a request: a breaker, a queue, limits and retries of all
+            tools of this name. `CallPolicy` says how, and bounds the time instead of `timeout`. An
+            ``"at_most_once"`` tool is repeated only after `no_effect` errors. Default `None`: no gates.
         on_conflict: What a duplicate of a call in progress does: ``"wait"`` for its result, or raise an
             ``"error"`` at once. Default ``"wait"``.
         wait: For how many seconds at most. Default 60.
@@ -82,6 +87,7 @@ class ToolPolicy:
     permanent: tuple[type[Exception], ...] = ()
     no_effect: tuple[type[Exception], ...] = ()
     reconcile: Reconciler | None = None
+    guard: CallPolicy | None = None
     version: str = "1"
     fields: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
@@ -111,6 +117,14 @@ class ToolPolicy:
         if self.reconcile is not None and not callable(self.reconcile):
             raise ConfigError("tool.reconcile", self.reconcile, "must be a function of the key")
 
+        _check_guard(self.guard, self.timeout)
+
+    def may_repeat(self, error: Exception) -> bool:
+        """Tell whether a tool that failed so may be executed again at once."""
+        if self.effect in ("read", "idempotent"):
+            return not isinstance(error, self.permanent)
+        return isinstance(error, (NoEffectError, *self.no_effect))
+
     @property
     def runs_without_store(self) -> bool:
         """Whether the tool runs although nothing can be remembered of it."""
@@ -127,3 +141,13 @@ def _seconds(name: str, value: object, *, least: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < least:  # type: ignore[operator,arg-type]
         raise ConfigError(f"tool.{name}", repr(value), f"must be a number of seconds, {least} or more")
+
+
+def _check_guard(guard: object, timeout: float | None) -> None:
+    if guard is None:
+        return
+    if not isinstance(guard, CallPolicy):
+        raise ConfigError("tool.guard", repr(guard), "must be a CallPolicy")
+    if timeout is not None:
+        rule = "must not be given beside guard: CallPolicy(timeout=, total_timeout=) bounds the time"
+        raise ConfigError("tool.timeout", timeout, rule)

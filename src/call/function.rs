@@ -20,7 +20,9 @@ const NONE: u16 = 0;
 #[derive(Debug, Clone)]
 pub struct Raised {
     pub class: Class,
-    /// Whether calling it again may help, and whether it speaks of the health of what it calls.
+    /// It may pass, and speaks of the health of what the function calls.
+    pub transient: bool,
+    /// Calling the function again does no harm.
     pub repeatable: bool,
     /// The wait that was asked for.
     pub hint: Option<Duration>,
@@ -39,11 +41,12 @@ impl Call {
     }
 
     pub fn raised(&mut self, now: Instant, raised: Raised, rng: &mut impl Rng) -> Step {
-        let Raised { class, repeatable, hint, outcome_unknown, message } = raised;
+        let Raised { class, transient, repeatable, hint, outcome_unknown, message } = raised;
         let plain = Verdict::plain(NONE, class, Scope::Endpoint, message.clone());
-        let verdict = if repeatable {
+        let verdict = if transient {
             let health = if class == Class::RateLimit { Health::Neutral } else { Health::Failure };
-            Verdict { retry: Retry::Yes, health, hint, ..plain }
+            let retry = if repeatable { Retry::Yes } else { Retry::No };
+            Verdict { retry, health, hint, ..plain }
         } else {
             Verdict { retry: Retry::No, health: Health::Neutral, hint, ..plain }
         };

@@ -25,6 +25,8 @@ pub struct Guarded {
     pub tags: Option<Arc<Tags>>,
     /// `None` draws one.
     pub trace_id: Option<TraceId>,
+    /// Whoever calls it counts it.
+    pub counted_elsewhere: bool,
     /// The guarded call that it is called in.
     pub parent: Option<SpanId>,
 }
@@ -59,6 +61,7 @@ impl Stepped {
             identity: Identity::default(),
             notice: None,
             listener,
+            counted_elsewhere: guarded.counted_elsewhere,
         };
         let call = Call::new(plan, Arc::clone(&scope), clock::now());
         let told = Told::new(teller, call, Asked { scope: Arc::clone(&scope), facts: None });

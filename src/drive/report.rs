@@ -31,6 +31,8 @@ pub(super) struct Teller {
     pub(super) identity: Identity,
     pub(super) notice: Option<Arc<str>>,
     pub(super) listener: Option<Arc<dyn Listener>>,
+    /// Its call is counted by whoever makes it: a function under a key is counted with what became of the key.
+    pub(super) counted_elsewhere: bool,
 }
 
 /// What tells in a log that two calls made the same request.
@@ -71,6 +73,7 @@ impl Teller {
             identity: if heard { Identity::of(engine, order) } else { Identity::default() },
             notice: order.notice.clone(),
             listener,
+            counted_elsewhere: false,
         }
     }
 
@@ -227,7 +230,9 @@ fn count(teller: &Teller, info: &CallInfo, error: Option<&CallError>, now: Insta
         _ => metrics.admitted(info.queue),
     }
     if teller.is_function() {
-        metrics.tool_call(&teller.model, if error.is_none() { "ok" } else { "failed" });
+        if !teller.counted_elsewhere {
+            metrics.tool_call(&teller.model, if error.is_none() { "ok" } else { "failed" });
+        }
         return;
     }
     let usage = info.usage.as_ref();

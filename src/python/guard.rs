@@ -75,7 +75,7 @@ impl PyGuard {
     #[new]
     #[pyo3(signature = (
         engine, name, *, tokens=0, timeout=None, total_timeout=None, max_attempts=None, tags=None, outer=None,
-        log_level=NOTHING,
+        counted_elsewhere=false, log_level=NOTHING,
     ))]
     #[allow(clippy::too_many_arguments, reason = "what a function's call may set, by name")]
     fn new(
@@ -88,6 +88,7 @@ impl PyGuard {
         max_attempts: Option<u32>,
         tags: Option<Tags>,
         outer: Option<OuterGiven>,
+        counted_elsewhere: bool,
         log_level: i32,
     ) -> PyResult<Self> {
         let _inside = runtime::enter(py);
@@ -112,6 +113,7 @@ impl PyGuard {
                 Some(outer) => Some(outer.trace_id),
                 None => trace::ambient(py)?,
             },
+            counted_elsewhere,
             parent: outer.map(|outer| outer.span_id),
         };
         let stepped = Stepped::of_function(&engine, guarded, None);
@@ -148,11 +150,13 @@ impl PyGuard {
     }
 
     /// Tells what the function has raised.
-    #[pyo3(signature = (class, repeatable, hint, outcome_unknown, message, /))]
+    #[pyo3(signature = (class, transient, repeatable, hint, outcome_unknown, message, /))]
+    #[allow(clippy::too_many_arguments, reason = "what is known of a failure")]
     fn raised(
         &self,
         py: Python<'_>,
         class: &str,
+        transient: bool,
         repeatable: bool,
         hint: Option<f64>,
         outcome_unknown: bool,
@@ -161,7 +165,8 @@ impl PyGuard {
         let known = Class::REPEATABLE.into_iter().find(|known| known.as_str() == class);
         let class = known.unwrap_or(Class::InvalidRequest);
         let hint = hint.and_then(|hint| Duration::try_from_secs_f64(hint).ok());
-        self.told(py, |stepped| stepped.raised(Raised { class, repeatable, hint, outcome_unknown, message }))
+        let raised = Raised { class, transient, repeatable, hint, outcome_unknown, message };
+        self.told(py, |stepped| stepped.raised(raised))
     }
 
     /// Tells that the call's deadline came while the function ran.

@@ -47,7 +47,8 @@ async def test_an_open_breaker():
             except CircuitOpenError as error:
                 told = str(error)
                 break
-    found = re.search(r"open \(failure_rate: (\d+) of the last (\d+) calls failed\), next try in (?:60|59)\.", told)
+    figures = r"open \(failure_rate: (\d+) of the last (\d+) calls failed\), next try in (?:60|59)\."
+    found = re.search(figures, told)
     assert found is not None, told
     assert found[1] == found[2]
     assert re.search(r"wait (60|59\.\d|5\d) s before trying again", told), told

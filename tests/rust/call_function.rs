@@ -46,9 +46,9 @@ impl Scene {
         assert!(matches!(self.enter(step), Step::Send { .. }));
     }
 
-    fn raise(&mut self, class: Class, repeatable: bool, hint: Option<Duration>) -> Step {
+    fn raise(&mut self, class: Class, transient: bool, hint: Option<Duration>) -> Step {
         let message = String::from("no");
-        let raised = Raised { class, repeatable, hint, outcome_unknown: false, message };
+        let raised = Raised { class, transient, repeatable: true, hint, outcome_unknown: false, message };
         self.call.raised(self.now, raised, &mut self.rng)
     }
 
