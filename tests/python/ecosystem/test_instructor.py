@@ -130,11 +130,10 @@ def test_one_layer_of_retries(down, gate, make, attempts, max_retries):
     assert_booked(down, gate, requests=attempts, answered=0, failed=1)
 
 
-@needs_drop_in
-def test_retries_by_tenacity_are_found_out(down, gate):
-    client = instructor.from_openai(drop_in(down, gate)[0].with_options(max_retries=0))
+@WAYS
+def test_retries_by_tenacity_are_found_out(down, gate, make):
+    client = instructor.from_openai(make(down, gate)[0])
+    twice = tenacity.Retrying(stop=tenacity.stop_after_attempt(2))
     with pytest.raises(InstructorRetryException):
-        client.chat.completions.create(
-            max_retries=tenacity.Retrying(stop=tenacity.stop_after_attempt(2)), **ASK
-        )
+        client.chat.completions.create(max_retries=twice, **ASK)
     assert stacked(gate) == 1
