@@ -120,6 +120,10 @@ impl Call {
     }
 
     pub fn begin(&mut self, now: Instant) -> Step {
+        if now >= self.deadline {
+            let message = String::from("no time is left of the guarded call that it was made in");
+            return self.fail(now, Reason::Deadline, None, Some(message));
+        }
         match self.plan.resent_after {
             Some(requests) => self.resent(now, requests),
             None => self.gates(now),

@@ -34,13 +34,10 @@ pub(super) struct Outer {
 }
 
 impl Outer {
-    /// A call whose time is up has a little left, and is refused as one that is too late.
-    const LEAST: Duration = Duration::from_micros(1);
-
     pub(super) fn read((trace_id, span_id, left): OuterGiven) -> PyResult<Self> {
         let ids = TraceId::parse(&trace_id).zip(SpanId::parse(&span_id));
         let (trace_id, span_id) = ids.ok_or_else(|| PyValueError::new_err("ids are hex digits"))?;
-        let left = left.map(|left| Duration::try_from_secs_f64(left).unwrap_or_default().max(Self::LEAST));
+        let left = left.map(|left| Duration::try_from_secs_f64(left).unwrap_or_default());
         Ok(Self { trace_id, span_id, left })
     }
 

@@ -252,6 +252,23 @@ async def test_what_is_called_inside_has_the_time_that_is_left(inner, bound):
         assert server.ledger["requests"]["total"] == 1
 
 
+async def test_what_is_called_when_no_time_is_left_is_not_sent(server):
+    made = gate()
+
+    async def work():
+        async def later():
+            # The time of the call that began before is over by then.
+            await asyncio.sleep(0.06)
+            await native(server.url, made)
+
+        return asyncio.create_task(later())
+
+    task = await made.call(work, policy=CallPolicy(total_timeout=0.05))
+    with pytest.raises(DeadlineExceededError, match="no time is left of the guarded call"):
+        await task
+    assert server.ledger["requests"]["total"] == 0
+
+
 async def test_the_log_shows_which_call_was_made_in_which(server, tmp_path):
     log = tmp_path / "log"
     made = gate(log_file=log)
