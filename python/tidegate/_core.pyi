@@ -545,6 +545,9 @@ class Exchange:
     ) -> Attempt:
         """Tell of the answer to an attempt that the caller sent after ``admit``."""
 
+    def streamed(self, request: _Request, status: int, headers: list[tuple[bytes, bytes]]) -> Receipt | None:
+        """Tell of the head of such an answer; the receipt for the rest, if it is handed on as it comes."""
+
     def failed(self, kind: str, message: str) -> Attempt:
         """Tell that such an attempt got no answer."""
 
@@ -603,6 +606,41 @@ class Guard:
 
     def leave(self) -> None:
         """Give up the call; what it holds goes back."""
+
+@final
+class Receipt:
+    """The receipt of a stream that the caller receives. Dropping it is leaving the stream."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Raw pairs, names in lower case."""
+
+    @property
+    def info(self) -> CallInfo:
+        """How the call went, as far as it has."""
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds within which the stream has to end, 0 once they are over; `None` if it has for ever."""
+
+    def feed(self, piece: bytes | None) -> None:
+        """Tell of a piece that came, decompressed, or with `None` of the end."""
+
+    def fail(self, kind: str, message: str) -> None:
+        """Tell that it broke off."""
+
+    def cut(self) -> None:
+        """Tell that the call's deadline came first."""
+
+    def close(self) -> None:
+        """Tell that nobody wants the rest."""
+
+    def check(self) -> None:
+        """Raise what the stream ended with, if it has and failed."""
 
 @final
 class Attempt:

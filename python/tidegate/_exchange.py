@@ -11,7 +11,7 @@ from tidegate._log import NOTHING, level_for_calls
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidegate._core import Attempt, CallInfo, Exchange, Stream, _Errand
+    from tidegate._core import Attempt, CallInfo, Exchange, Receipt, Stream, _Errand
 
 Request = tuple[str, str, list[tuple[bytes, bytes]], bytes, tuple[float | None, ...] | None]
 
@@ -26,21 +26,27 @@ def described(request: Any, content: bytes) -> Request:
 
 
 class Call:
-    """One call, whose attempts a retry loop asks for one by one."""
+    """One call, whose attempts a retry loop asks for one by one.
 
-    __slots__ = ("_make", "attempt", "exchange", "level", "max_attempts")
+    It keeps no answer: contexts that were copied during the call hold it, and must not hold a stream.
+
+    Attributes:
+        retry_in: Seconds to wait before another attempt, as far as the last one told.
+    """
+
+    __slots__ = ("_make", "_over", "exchange", "level", "max_attempts", "retry_in")
 
     def __init__(self, make: Callable[..., Exchange], max_attempts: int | None) -> None:
         self._make = make
         self.max_attempts = max_attempts
         self.level = level_for_calls()
         self.exchange: Exchange | None = None
-        self.attempt: Ended | None = None
+        self.retry_in: float | None = None
+        self._over = False
 
     def _current(self) -> Exchange:
         # An attempt after the last one, as a redirect or a resend with a fresh token, is a call of its own.
-        over = self.attempt is not None and self.attempt.retry_in is None
-        if self.exchange is None or over:
+        if self.exchange is None or self._over:
             # What the SDK sends again, it has a reason for: that is no layer of retries.
             around = _layers.add(None) if self.exchange is None else None
             self.exchange = self._make(
@@ -49,18 +55,17 @@ class Call:
                 log_level=self.level,
                 **(around or {}),
             )
+        self._over, self.retry_in = False, None
         return self.exchange
 
     def run(self, errand: _Errand, request: Request) -> Ended:
         """Do an errand and wait for its end without the interpreter."""
         exchange = self._current()
-        self.attempt = None
         return self._end(exchange.call(errand, request))
 
     async def run_async(self, errand: _Errand, request: Request) -> Ended:
         """Do an errand from asyncio; where another library runs the tasks, from a thread."""
         exchange = self._current()
-        self.attempt = None
         context = None if self.level == NOTHING else contextvars.copy_context()
         try:
             ticket = exchange.submit(errand, request, context=context)
@@ -91,20 +96,36 @@ class Call:
         assert self.exchange is not None  # noqa: S101 admitted before
         return self._end(self.exchange.answered(request, status, headers, content, first_byte))
 
+    def streamed(self, request: Request, status: int, headers: list[tuple[bytes, bytes]]) -> Streaming | None:
+        """Tell of the head of such an answer; `None` if the rest is to be told as one."""
+        assert self.exchange is not None  # noqa: S101 admitted before
+        receipt = self.exchange.streamed(request, status, headers)
+        if receipt is None:
+            return None
+        self._over = True
+        return Streaming(receipt)
+
     def failed(self, kind: str, message: str) -> Ended:
         """Tell that such an attempt got no answer."""
         assert self.exchange is not None  # noqa: S101 admitted before
         return self._end(self.exchange.failed(kind, message))
+
+    def cut(self) -> Ended:
+        """Tell that the call's deadline came during such an attempt."""
+        assert self.exchange is not None  # noqa: S101 admitted before
+        return self._end(self.exchange.cut())
 
     def leave(self) -> None:
         """Give up the call; what it holds goes back."""
         self.exchange = None
 
     def _end(self, ended: Attempt | Stream) -> Ended:
-        self.attempt = Streaming(ended) if isinstance(ended, _core.Stream) else ended
-        if self.attempt.error is not None:
-            _layers.failed(self.attempt.error)
-        return self.attempt
+        told = Streaming(ended) if isinstance(ended, _core.Stream) else ended
+        if told.error is not None:
+            _layers.failed(told.error)
+        self.retry_in = told.retry_in
+        self._over = told.retry_in is None
+        return told
 
 
 class Streaming:
@@ -118,7 +139,7 @@ class Streaming:
     failure = None
     retry_in = None
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream | Receipt) -> None:
         self.stream = stream
 
     @property

@@ -3,100 +3,131 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tidegate._exchange import described
 from tidegate._library import library_of
+from tidegate._observed import observe
 from tidegate._raised import of_sdk, raised
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tidegate._core import Receipt
     from tidegate._exchange import Call, Ended, Request
-    from tidegate._library import Library
 
 _ERROR = 400
 
 
-def _request(request: Any) -> Request:
+class _Attempt:
+    """One attempt of a call, between the gates and the answer."""
+
+    def __init__(self, call: Call, request: Any, asked: Request, admitted: Ended) -> None:
+        if admitted.error is not None:
+            raise raised(admitted, request, library_of(request), by_sdk=True)
+        self._call = call
+        self._request = request
+        self._asked = asked
+        self.limit: float | None = getattr(admitted, "limit", None)
+        self._began = time.monotonic()
+
+    def bound(self) -> None:
+        """Have no wait of the client take longer than the call may."""
+        timeouts = self._request.extensions.get("timeout")
+        if self.limit is not None and timeouts is not None:
+            self._request.extensions["timeout"] = {
+                phase: self.limit if seconds is None else min(seconds, self.limit)
+                for phase, seconds in timeouts.items()
+            }
+
+    def streamed(self, response: Any) -> bool:
+        """Tell the core of the head of an answer, and later of the rest, if it is handed on as it comes."""
+        library = library_of(response)
+        streaming = self._call.streamed(self._asked, response.status_code, response.headers.raw)
+        if streaming is None:
+            return False
+        observe(response, cast("Receipt", streaming.stream), library)
+        response.extensions["tidegate"] = streaming
+        return True
+
+    def answered(self, response: Any, content: bytes) -> Any:
+        """Tell the core of the answer; raise what ends the call, if this ends it."""
+        library, request = library_of(response), self._request
+        attempt = self._call.answered(
+            self._asked, response.status_code, response.headers.raw, content, time.monotonic() - self._began
+        )
+        if attempt.status is not None and attempt.status < _ERROR and attempt.error is not None:
+            raise raised(attempt, request, library, by_sdk=True)
+        if attempt.status is not None and attempt.status < _ERROR and attempt.retry_in is not None:
+            raise library.exception("decode", "the answer cannot be read", request)
+        # A 200 that holds an error has the error's status.
+        response.status_code = attempt.status
+        response.extensions["tidegate"] = attempt
+        return response
+
+    def failed(self, error: Exception) -> None:
+        """Tell the core of the exception; raise in its place what ends the call, if this ends it."""
+        if self.limit is not None and time.monotonic() - self._began >= self.limit:
+            raise self.cut() from error
+        failure = library_of(self._request).failure(error)
+        if failure is None:
+            self._call.leave()
+            return
+        attempt = self._call.failed(*failure)
+        if attempt.error is not None:
+            raise of_sdk(attempt.error, self._request) from error
+
+    def cut(self) -> Exception:
+        """Tell the core that the call's time is over; what to raise."""
+        return raised(self._call.cut(), self._request, library_of(self._request), by_sdk=True)
+
+    def leave(self) -> None:
+        """Tell the core that nobody waits any more."""
+        self._call.leave()
+
+
+def _described(request: Any) -> Request:
     # A body that is made while it is sent cannot be read before; it names no model either.
     return described(request, getattr(request, "_content", b""))
 
 
-def _admitted(attempt: Ended, request: Any) -> None:
-    if attempt.error is not None:
-        raise raised(attempt, request, library_of(request), by_sdk=True)
-
-
-def _failed(call: Call, request: Any, library: Library, error: Exception) -> None:
-    """Tell the core of the exception; raise in its place what ends the call, if this ends it."""
-    failure = library.failure(error)
-    if failure is None:
-        call.leave()
-        return
-    attempt = call.failed(*failure)
-    if attempt.error is not None:
-        raise of_sdk(attempt.error, request) from error
-
-
-def _answered(  # noqa: PLR0917 what was asked and what came of it
-    call: Call, asked: Request, request: Any, response: Any, content: bytes, began: float
-) -> Any:
-    library = library_of(response)
-    attempt = call.answered(
-        asked, response.status_code, response.headers.raw, content, time.monotonic() - began
-    )
-    if attempt.status is not None and attempt.status < _ERROR and attempt.error is not None:
-        raise raised(attempt, request, library, by_sdk=True)
-    if attempt.status is not None and attempt.status < _ERROR and attempt.retry_in is not None:
-        raise library.exception("decode", "the answer cannot be read", request)
-    # A 200 that holds an error has the error's status.
-    response.status_code = attempt.status
-    response.extensions["tidegate"] = attempt
-    return response
-
-
 def send(call: Call, request: Any, sends: Callable[[], Any], *, stream: bool) -> Any:
     """Pass the gates, have the request sent, and tell the core what came of it."""
-    asked = _request(request)
-    _admitted(call.run("admit", asked), request)
-    began = time.monotonic()
+    asked = _described(request)
+    attempt = _Attempt(call, request, asked, call.run("admit", asked))
+    attempt.bound()
     try:
         response = sends()
-        if stream and response.status_code < _ERROR:
-            return _streamed(call, asked, response, began)
+        if stream and response.status_code < _ERROR and attempt.streamed(response):
+            return response
         content = response.read()
     except Exception as error:
-        _failed(call, request, library_of(request), error)
+        attempt.failed(error)
         raise
     except BaseException:
-        call.leave()
+        attempt.leave()
         raise
-    return _answered(call, asked, request, response, content, began)
+    return attempt.answered(response, content)
 
 
 async def send_async(call: Call, request: Any, sends: Callable[[], Awaitable[Any]], *, stream: bool) -> Any:
     """Pass the gates, have the request sent, and tell the core what came of it."""
-    asked = _request(request)
-    _admitted(await call.run_async("admit", asked), request)
-    began = time.monotonic()
+    import anyio
+
+    asked = _described(request)
+    attempt = _Attempt(call, request, asked, await call.run_async("admit", asked))
     try:
-        response = await sends()
-        if stream and response.status_code < _ERROR:
-            return _streamed(call, asked, response, began)
-        content = await response.aread()
+        with anyio.move_on_after(attempt.limit) as scope:
+            response = await sends()
+            if stream and response.status_code < _ERROR and attempt.streamed(response):
+                return response
+            content = await response.aread()
     except Exception as error:
-        _failed(call, request, library_of(request), error)
+        attempt.failed(error)
         raise
     except BaseException:
-        call.leave()
+        attempt.leave()
         raise
-    return _answered(call, asked, request, response, content, began)
-
-
-def _streamed(call: Call, asked: Request, response: Any, began: float) -> Any:
-    # Its head is all there is to judge: without a type, an empty body is none to be read.
-    headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-type"]
-    attempt = call.answered(asked, response.status_code, headers, b"", time.monotonic() - began)
-    response.extensions["tidegate"] = attempt
-    return response
+    if scope.cancelled_caught:
+        raise attempt.cut()
+    return attempt.answered(response, content)

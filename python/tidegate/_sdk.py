@@ -87,7 +87,7 @@ class Shared:
         self, remaining_retries: int, options: Any, response_headers: Any = None
     ) -> float:
         call = _current.get()
-        wait = None if call is None or call.attempt is None else call.attempt.retry_in
+        wait = None if call is None else call.retry_in
         if wait is None:
             wait = super()._calculate_retry_timeout(remaining_retries, options, response_headers)  # type: ignore[misc]
         return wait

@@ -105,7 +105,7 @@ async fn exchange(
     let with_usage = with_usage.filter(|_| !engine.habits().refuses_usage(&upstream.origin));
     let under = Under { sent_at: clock::now(), limit };
     let response = send(upstream, order, number, with_usage, under).await?;
-    if let Some(flow) = flow(order, &response, with_usage.is_some()) {
+    if let Some(flow) = flow(order, response.status, &response.headers, with_usage.is_some()) {
         return Box::pin(begin(response, flow, order, under, answers)).await;
     }
     answers.store(true, Ordering::Relaxed);

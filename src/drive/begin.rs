@@ -51,12 +51,12 @@ pub(super) fn content_type(headers: &HeaderMap) -> Vec<u8> {
 }
 
 /// How a successful answer is handed on as it comes; `None` if it is to be collected first.
-pub(super) fn flow(order: &Order, response: &Response, hide_figures: bool) -> Option<Flow> {
+pub(super) fn flow(order: &Order, status: u16, headers: &HeaderMap, hide_figures: bool) -> Option<Flow> {
     let Deliver::Stream(form) = order.deliver else { return None };
-    if !(200..300).contains(&response.status) {
+    if !(200..300).contains(&status) {
         return None;
     }
-    let kind = content_type(&response.headers);
+    let kind = content_type(headers);
     if kind == EVENT_STREAM {
         if order.foreign && !has_known_events(order) {
             return Some(Flow::Bytes);

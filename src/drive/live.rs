@@ -158,6 +158,41 @@ impl Stream {
         }
     }
 
+    /// A piece of a body that the caller receives, decompressed; `None` is its end.
+    pub fn feed(&mut self, piece: Option<Bytes>) {
+        if self.over.is_some() {
+            return;
+        }
+        let ended = piece.is_none();
+        if let Some(reader) = self.flow.reader_mut() {
+            match piece {
+                Some(piece) => reader.push(piece),
+                None => reader.finish(),
+            }
+            // The caller has them already.
+            if let Err(error) = pull(reader, &mut Vec::new()) {
+                return self.failed(error);
+            }
+        }
+        if ended || self.flow.reader().is_some_and(|reader| reader.observer().is_over()) {
+            self.ended();
+        }
+    }
+
+    /// The body that the caller receives broke off.
+    pub fn broke_off(&mut self, error: TransportError) {
+        if self.over.is_none() {
+            self.failed(error);
+        }
+    }
+
+    /// The caller found the deadline past.
+    pub fn cut(&mut self) {
+        if self.over.is_none() {
+            self.conclude(StreamEnd::Deadline);
+        }
+    }
+
     /// The caller wants no more of it.
     pub fn cancel(&mut self) {
         if self.over.is_none() {

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use super::attempt::{Answer, Attempt, Outgoing, attempt};
+use super::begin::{Began, Flow, content_type, flow};
 use super::bill::Asked;
 use super::live::Stream;
 use super::order::{Order, Outcome, Reply};
@@ -68,6 +70,7 @@ pub enum Next {
 pub struct Go {
     /// The call's deadline: by then the attempt has to be over.
     pub until: Instant,
+    since: Instant,
     number: u32,
     slow_at: Instant,
 }
@@ -82,6 +85,8 @@ pub struct Stepped {
     begun: bool,
     /// Of the request, by which it is known if it is made again.
     request: Option<Digest>,
+    /// The place in the order of the gates that was taken last.
+    go: Option<Go>,
 }
 
 impl std::fmt::Debug for Stepped {
@@ -113,7 +118,16 @@ impl Stepped {
     }
 
     pub(super) fn made(engine: &Arc<Engine>, scope: Arc<Scope>, cost: u64, told: Told) -> Self {
-        Self { engine: Arc::clone(engine), scope, cost, with_usage: None, told, begun: false, request: None }
+        Self {
+            engine: Arc::clone(engine),
+            scope,
+            cost,
+            with_usage: None,
+            told,
+            begun: false,
+            request: None,
+            go: None,
+        }
     }
 
     /// Who hears of what happens from now on.
@@ -173,7 +187,11 @@ impl Stepped {
                     Ok(permit) => call.admitted(clock::now(), permit),
                     Err(refusal) => call.refused(clock::now(), refusal),
                 },
-                Step::Send { number, until, slow_at } => return Ok(Go { until, number, slow_at }),
+                Step::Send { number, until, slow_at } => {
+                    let go = Go { until, since: clock::now(), number, slow_at };
+                    self.go = Some(go);
+                    return Ok(go);
+                }
                 Step::Sleep { until } => {
                     clock::sleep_until(until).await;
                     call.slept(clock::now())
@@ -187,6 +205,32 @@ impl Stepped {
     pub fn answered(&mut self, order: &Order, reply: Reply, first_byte: Duration) -> Ended {
         let Reply { status, headers, body } = reply;
         self.judge(order, Answer { status, headers, body, first_byte, verdict: None, prelude: Bytes::new() })
+    }
+
+    /// The head of an answer to an attempt that the caller sent. Where the rest is to be handed on as it comes, the
+    /// call ends with the stream, which the caller tells what it receives; else the call comes back.
+    pub fn streamed(self, order: &Order, status: u16, headers: &HeaderMap) -> Result<Stream, Box<Self>> {
+        // Only of JSON is it known that it is one piece: what else has no type, its reader knows.
+        let unread = || {
+            let kind = content_type(headers);
+            let typeless = matches!(kind.as_slice(), b"" | b"text/html") && (200..300).contains(&status);
+            typeless.then_some(Flow::Bytes)
+        };
+        let (Some(flow), Some(go)) = (flow(order, status, headers, false).or_else(unread), self.go) else {
+            return Err(Box::new(self));
+        };
+        let now = clock::now();
+        let began = Began {
+            status,
+            headers: headers.clone(),
+            flow,
+            body: None,
+            items: Vec::new(),
+            first_byte: now.since(go.since),
+            sent_at: go.since,
+            content_at: now,
+        };
+        Ok(Stream::new(self.told, order, began, self.cost, go.until))
     }
 
     /// No answer came to an attempt.

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::errors::call_error;
 use super::response::PyCallInfo;
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::drive::{Ended, Go, Next, Outcome};
 
 /// How an errand ended.
@@ -22,15 +22,10 @@ pub(crate) enum Finished {
 impl Finished {
     pub(crate) fn admitted(result: Result<Go, Box<Outcome>>) -> Self {
         match result {
-            Ok(go) => {
-                let left = go.until.since(clock::now());
-                Self::Admitted((left < Self::FOR_EVER).then_some(left))
-            }
+            Ok(go) => Self::Admitted(left_until(go.until)),
             Err(outcome) => Self::Ended(Ended::over(*outcome)),
         }
     }
-
-    const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
     /// Whether the call is still to be ended by its caller.
     pub(crate) fn may_go_on(&self) -> bool {
@@ -39,6 +34,13 @@ impl Finished {
             Self::Admitted(_) => true,
         }
     }
+}
+
+/// How long it is until then; `None` if that is no bound at all.
+pub(super) fn left_until(deadline: Instant) -> Option<Duration> {
+    const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+    let left = deadline.since(clock::now());
+    (left < FOR_EVER).then_some(left)
 }
 
 /// What became of an attempt, or of a whole call.

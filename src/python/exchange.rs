@@ -18,6 +18,7 @@ use super::engine::{Promise, PyEngine};
 use super::errors::config_error;
 use super::guard::{Outer, OuterGiven};
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
+use super::receipt::PyReceipt;
 use super::runtime::{self, Task};
 use super::stream::hand_on;
 use crate::config::{self, Timeouts};
@@ -171,16 +172,34 @@ impl PyExchange {
         self.told(py, |stepped| stepped.answered(&order, reply, first_byte))
     }
 
+    /// Tells of the head of such an answer. A receipt for the rest, if it is to be handed on as it comes; else the
+    /// caller reads it and tells of all of it.
+    fn streamed(
+        &self,
+        py: Python<'_>,
+        request: Request<'_>,
+        status: u16,
+        headers: Vec<(Bound<'_, PyBytes>, Bound<'_, PyBytes>)>,
+    ) -> PyResult<Option<PyReceipt>> {
+        let _inside = runtime::enter(py);
+        let order = self.order(py, request)?;
+        let headers = header_map(headers)?;
+        let mailbox = Arc::new(Mailbox::default());
+        let mut stepped = self.stepped.lock().take().ok_or_else(lost)?;
+        stepped.listen(listener(&mailbox, self.log_level));
+        match stepped.streamed(&order, status, &headers) {
+            Ok(stream) => Ok(Some(PyReceipt::new(stream, failures_are_events(&order), mailbox))),
+            Err(mut stepped) => {
+                stepped.listen(None);
+                *self.stepped.lock() = Some(*stepped);
+                Ok(None)
+            }
+        }
+    }
+
     /// Tells that an attempt that the caller sent after `admit` got no answer.
     fn failed(&self, py: Python<'_>, kind: &str, message: String) -> PyResult<PyAttempt> {
-        let kind = match kind {
-            "connect" => TransportErrorKind::Connect,
-            "connect_timeout" => TransportErrorKind::ConnectTimeout,
-            "read_timeout" => TransportErrorKind::IdleTimeout,
-            "body" => TransportErrorKind::Body,
-            "request" => TransportErrorKind::Request,
-            _ => TransportErrorKind::Reset,
-        };
+        let kind = failure_kind(kind);
         self.told(py, |stepped| stepped.failed(TransportError { kind, message }))
     }
 
@@ -193,7 +212,6 @@ impl PyExchange {
 impl PyExchange {
     fn told(&self, py: Python<'_>, what: impl FnOnce(&mut Stepped) -> drive::Ended) -> PyResult<PyAttempt> {
         let _inside = runtime::enter(py);
-        let lost = || PyRuntimeError::new_err("no attempt of this call is under way");
         let mailbox = Arc::new(Mailbox::default());
         let mut stepped = self.stepped.lock().take().ok_or_else(lost)?;
         stepped.listen(listener(&mailbox, self.log_level));
@@ -275,8 +293,7 @@ impl Job {
         let task = runtime::handle(py)?.spawn(async move {
             let mut promise = Promise::new(sink);
             let listener = listener(&promise.sink, self.log_level);
-            // The SDK yields these events of a response and raises nothing.
-            let failures_are_events = self.order.url.path().trim_end_matches('/').ends_with("/responses");
+            let failures_are_events = failures_are_events(&self.order);
             let finished = self.run(listener).await;
             promise.kept = true;
             match finished {
@@ -315,6 +332,27 @@ impl Job {
         }
         finished
     }
+}
+
+/// What kept an answer from coming, by the word that the Python side has for it.
+pub(super) fn failure_kind(kind: &str) -> TransportErrorKind {
+    match kind {
+        "connect" => TransportErrorKind::Connect,
+        "connect_timeout" => TransportErrorKind::ConnectTimeout,
+        "read_timeout" => TransportErrorKind::IdleTimeout,
+        "body" => TransportErrorKind::Body,
+        "request" => TransportErrorKind::Request,
+        _ => TransportErrorKind::Reset,
+    }
+}
+
+/// The SDK yields these events of a response and raises nothing.
+fn failures_are_events(order: &Order) -> bool {
+    order.url.path().trim_end_matches('/').ends_with("/responses")
+}
+
+fn lost() -> PyErr {
+    PyRuntimeError::new_err("no attempt of this call is under way")
 }
 
 pub(super) fn listener<S: Sink>(sink: &S, log_level: i32) -> Option<Arc<dyn Listener>> {

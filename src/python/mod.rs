@@ -16,6 +16,7 @@ mod official;
 mod outcome;
 mod policy;
 mod probe;
+mod receipt;
 mod response;
 mod route;
 mod runtime;
@@ -58,6 +59,8 @@ mod core {
     use super::policy::check_policy;
     #[pymodule_export]
     use super::probe::probe;
+    #[pymodule_export]
+    use super::receipt::PyReceipt;
     #[pymodule_export]
     use super::response::{_restore_call_info, PyCallInfo, PyResponse, PyRetry, PyUsage};
     #[pymodule_export]
