@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use memchr::{memchr, memchr2};
 
-/// Default limit on the bytes of one event.
-pub const DEFAULT_LIMIT: usize = 16 * 1024 * 1024;
+/// Default limit on the bytes of one event: what a whole answer may have. Pictures come as one event.
+pub const DEFAULT_LIMIT: usize = 64 * 1024 * 1024;
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 

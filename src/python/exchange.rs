@@ -252,8 +252,7 @@ impl PyExchange {
         let config = |error: ConfigError| config_error(py, &error);
         let method = Method::from_bytes(method.as_bytes())
             .map_err(|_| config(ConfigError::new("method", method, "must be an HTTP method")))?;
-        let url = Url::parse(&url)
-            .map_err(|error| config(ConfigError::new("url", "***", format!("must be a URL ({error})"))))?;
+        let url = target(&url).map_err(config)?;
         let body = Bytes::copy_from_slice(content.as_bytes());
         let mut order = Order {
             method,
@@ -358,6 +357,20 @@ fn lost() -> PyErr {
 pub(super) fn listener<S: Sink>(sink: &S, log_level: i32) -> Option<Arc<dyn Listener>> {
     (log_level < NOTHING)
         .then(|| Arc::new(LogListener { sink: sink.clone(), lowest: log_level }) as Arc<dyn Listener>)
+}
+
+/// The URL of a request as it is to be sent. Parsers resolve `..` and its escaped forms, and take a backslash for a
+/// slash: the request would go elsewhere than its maker meant, with the credential.
+pub(super) fn target(text: &str) -> Result<Url, ConfigError> {
+    let rule = |rule: String| ConfigError::new("url", "***", rule);
+    let url = Url::parse(text).map_err(|error| rule(format!("must be a URL ({error})")))?;
+    let address = text.split(['?', '#']).next().unwrap_or_default();
+    let path = address.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+    let moves = |part: &str| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
+    if path.contains('\\') || path.split('/').any(moves) {
+        return Err(rule(String::from("must have no backslash and no segment . or .. in its path, escaped or not")));
+    }
+    Ok(url)
 }
 
 /// Headers as bytes, in order. Their values may be secrets and are not shown.

@@ -55,8 +55,7 @@ impl PyRoute {
     ) -> PyResult<Self> {
         let _inside = runtime::enter(py);
         let config = |error: ConfigError| config_error(py, &error);
-        let url = Url::parse(url)
-            .map_err(|error| config(ConfigError::new("url", "***", format!("must be a URL ({error})"))))?;
+        let url = exchange::target(url).map_err(config)?;
         let headers = Arc::new(exchange::header_map(headers)?);
         let (engine, options) = transport.get().parts(py);
         let current = engine.get().current(py)?;

@@ -27,13 +27,13 @@ def library(request):
 def post(request, library, server):
     """Post a body and return the answer, by either client."""
 
-    async def post_sync(gate, **options):
+    async def post_sync(gate, path="/chat/completions", **options):
         with library.Client(transport=Transport(gate)) as client:
-            return client.post(f"{server.url}/chat/completions", json=BODY, **options)
+            return client.post(f"{server.url}{path}", json=BODY, **options)
 
-    async def post_async(gate, **options):
+    async def post_async(gate, path="/chat/completions", **options):
         async with library.AsyncClient(transport=AsyncTransport(gate)) as client:
-            return await client.post(f"{server.url}/chat/completions", json=BODY, **options)
+            return await client.post(f"{server.url}{path}", json=BODY, **options)
 
     return post_sync if request.param == "sync" else post_async
 
@@ -239,3 +239,14 @@ async def test_limits_bound_what_is_in_flight(server):
     client = tidegate.AsyncOpenAI(base_url=server.url, api_key="k", gate=gate)
     await asyncio.gather(*(client.chat.completions.create(**BODY) for _ in range(12)))
     assert server.ledger["requests"]["max_in_flight"] == 3
+
+
+@pytest.mark.parametrize("path", ["/files/%2e%2e", "/files/%2E./x", "/%2e/files", "/a\\b"])
+async def test_a_request_never_goes_elsewhere_than_it_says(post, server, path):
+    """URL parsers resolve these; httpx and the official client send them as they are."""
+    with pytest.raises(tidegate.ConfigError, match="no segment"):
+        await post(Gate(), path=path)
+    client = tidegate.OpenAI(base_url=server.url, api_key="k", gate=Gate())
+    with pytest.raises(ValueError, match="no segment"):
+        client.get(path, cast_to=object)
+    assert server.ledger["requests"]["total"] == 0
