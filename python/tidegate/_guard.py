@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tidegate._exchange import described
 from tidegate._library import library_of
-from tidegate._observed import observe
+from tidegate._observed import collect, collect_async, observe
 from tidegate._raised import of_sdk, raised
 
 if TYPE_CHECKING:
@@ -98,9 +98,12 @@ def send(call: Call, request: Any, sends: Callable[[], Any], *, stream: bool) ->
     attempt.bound()
     try:
         response = sends()
-        if stream and response.status_code < _ERROR and attempt.streamed(response):
+        if not stream or response.status_code >= _ERROR:
+            content = response.read()
+        elif attempt.streamed(response):
             return response
-        content = response.read()
+        else:
+            content = collect(response, library_of(response))
     except Exception as error:
         attempt.failed(error)
         raise
@@ -119,9 +122,12 @@ async def send_async(call: Call, request: Any, sends: Callable[[], Awaitable[Any
     try:
         with anyio.move_on_after(attempt.limit) as scope:
             response = await sends()
-            if stream and response.status_code < _ERROR and attempt.streamed(response):
+            if not stream or response.status_code >= _ERROR:
+                content = await response.aread()
+            elif attempt.streamed(response):
                 return response
-            content = await response.aread()
+            else:
+                content = await collect_async(response, library_of(response))
     except Exception as error:
         attempt.failed(error)
         raise

@@ -29,13 +29,36 @@ def observe(response: Any, receipt: Receipt, library: Library) -> None:
         receipt.feed(content)
         receipt.feed(None)
         return
-    inner = module.Response(
+    response.stream = _body_class(library)(receipt, _decoded(response, library), library)
+
+
+def _decoded(response: Any, library: Library) -> Any:
+    """Return another response that reads and decompresses this one's body, which is plain from now on."""
+    inner = library.module.Response(
         response.status_code, headers=response.headers, stream=response.stream, request=response.request
     )
-    response.stream = _body_class(library)(receipt, inner, library)
     if "content-encoding" in response.headers:
         for name in _DECODED:
             response.headers.pop(name, None)
+    return inner
+
+
+def collect(response: Any, library: Library) -> bytes:
+    """Read a body that the official client will read piece by piece."""
+    if response.is_closed:
+        return response.read()  # type: ignore[no-any-return]
+    content: bytes = _decoded(response, library).read()
+    response.stream = library.module.ByteStream(content)
+    return content
+
+
+async def collect_async(response: Any, library: Library) -> bytes:
+    """Read a body that the official client will read piece by piece."""
+    if response.is_closed:
+        return await response.aread()  # type: ignore[no-any-return]
+    content: bytes = await _decoded(response, library).aread()
+    response.stream = library.module.ByteStream(content)
+    return content
 
 
 class Observed:

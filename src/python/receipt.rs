@@ -15,7 +15,7 @@ use super::exchange::failure_kind;
 use super::response::PyCallInfo;
 use super::runtime;
 use crate::drive::Stream;
-use crate::error::{Cause, TransportError};
+use crate::error::{Cause, Reason, TransportError};
 use crate::lock::Mutex;
 
 /// Dropping it is leaving the stream.
@@ -113,6 +113,8 @@ impl PyReceipt {
         let Some(over) = over else { return Ok(()) };
         match &over.result {
             Ok(()) => Ok(()),
+            // Who has closed it may look whether there is more.
+            Err(error) if error.reason == Reason::Cancelled => Ok(()),
             Err(error) if self.failures_are_events && matches!(error.cause, Cause::Answer { .. }) => Ok(()),
             Err(error) => Err(errors::stream_error(py, error, &over)),
         }

@@ -147,7 +147,7 @@ def tunnel(connection, port):
 
 
 class Http2:
-    """A connection of HTTP/2, for `RawServer`: calls `answer(this, stream, headers, body)` for each request."""
+    """A connection of HTTP/2: calls `answer(this, stream, headers, body)` on a thread for each request."""
 
     def __init__(self, sock, answer):
         self.sock = sock

@@ -2,7 +2,8 @@
 
     judge.py VENV [--select core] [--compare]
 
-What `known.json` lists cannot pass, each with its reason; anything else that fails makes the exit status 1.
+`known.json` lists what cannot pass (`fails`) and where the traffic has to differ from the stock client's
+(`differs`), each with its reason. Anything else that fails or differs makes the exit status 1.
 """
 
 from __future__ import annotations
@@ -47,14 +48,23 @@ def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
 def verdict(mode: str, result: dict[str, Any]) -> dict[str, Any]:
     """Return the figures, and what is wrong with them."""
     known = json.loads((HERE / "known.json").read_text(encoding="utf-8"))
-    listed = [entry["test"] for entry in known if mode in entry["modes"]]
+    listed, differing = (
+        [entry["test"] for entry in known[kind] if mode in entry["modes"]] for kind in ("fails", "differs")
+    )
     failed = result["failed_ids"]
     shown: dict[str, Any] = {name: result.get(name) for name in SHOWN}
     shown["known"] = sum(_matches(name, listed) for name in failed)
     shown["unexpected"] = [name for name in failed if not _matches(name, listed)]
     shown["not_run"] = len(result.get("not_run", []))
     if "wire_diff" in result:
-        shown["wire_diff"] = result["wire_diff"]
+        found = result["wire_diff"]
+        shown["compared"] = found["compared"]
+        # A test that fails at times differs when it passes.
+        shown["differs"] = {
+            kind: unlisted
+            for kind, names in found["kinds"].items()
+            if (unlisted := [name for name in names if not _matches(name, listed + differing)])
+        }
     if result.get("exit_problems"):
         shown["exit_problems"] = result["exit_problems"]
     return shown
@@ -78,7 +88,7 @@ def main() -> int:
     options = parser.parse_args()
     shown = {mode: verdict(mode, run(mode, options)) for mode in options.mode or ("wire", "tunnel")}
     print(json.dumps(shown))
-    wrong = ("unexpected", "not_run", "passed_through_httpx2", "exit_problems")
+    wrong = ("unexpected", "not_run", "passed_through_httpx2", "exit_problems", "differs")
     return 1 if any(bar.get(name) for bar in shown.values() for name in wrong) else 0
 
 

@@ -335,7 +335,7 @@ def wire_diff(found: Differences, noise: Differences) -> dict[str, Any]:
     return {
         "compared": len(found),
         "different": len({name for names in kinds.values() for name in names}),
-        "kinds": {k: {"tests": len(v), "first": v[0]} for k, v in sorted(kinds.items(), key=lambda i: -len(i[1]))},
+        "kinds": {k: sorted(v) for k, v in sorted(kinds.items(), key=lambda i: -len(i[1]))},
     }
 
 
