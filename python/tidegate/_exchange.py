@@ -31,16 +31,18 @@ class Call:
     It keeps no answer: contexts that were copied during the call hold it, and must not hold a stream.
 
     Attributes:
+        given: What the first attempt came to, where it was made before.
         retry_in: Seconds to wait before another attempt, as far as the last one told.
     """
 
-    __slots__ = ("_make", "_over", "exchange", "level", "max_attempts", "retry_in")
+    __slots__ = ("_make", "_over", "exchange", "given", "level", "max_attempts", "retry_in")
 
     def __init__(self, make: Callable[..., Exchange], max_attempts: int | None) -> None:
         self._make = make
         self.max_attempts = max_attempts
         self.level = level_for_calls()
         self.exchange: Exchange | None = None
+        self.given: Ended | None = None
         self.retry_in: float | None = None
         self._over = False
 
@@ -58,13 +60,22 @@ class Call:
         self._over, self.retry_in = False, None
         return self.exchange
 
+    def _take(self) -> Ended | None:
+        given, self.given = self.given, None
+        self._over = given is not None
+        return given
+
     def run(self, errand: _Errand, request: Request) -> Ended:
         """Do an errand and wait for its end without the interpreter."""
+        if (given := self._take()) is not None:
+            return given
         exchange = self._current()
         return self._end(exchange.call(errand, request))
 
     async def run_async(self, errand: _Errand, request: Request) -> Ended:
         """Do an errand from asyncio; where another library runs the tasks, from a thread."""
+        if (given := self._take()) is not None:
+            return given
         exchange = self._current()
         context = None if self.level == NOTHING else contextvars.copy_context()
         try:

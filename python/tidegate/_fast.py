@@ -12,7 +12,7 @@ import contextvars
 import functools
 import inspect
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from openai.resources.chat import AsyncChat, AsyncCompletions, Chat, Completions
 from openai.resources.embeddings import AsyncEmbeddings, Embeddings
@@ -24,6 +24,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from tidegate import _core
 from tidegate._log import NOTHING, level_for_calls
 from tidegate._method import EmbeddingsMethod, Method
+from tidegate._sdk import answered
 from tidegate._settings import call_options
 
 if TYPE_CHECKING:
@@ -53,8 +54,14 @@ def _create(method: Method, base: Any) -> Callable[..., Any]:
             stream=bool(body.get("stream")),
             log_level=level_for_calls(),
         )
-        if answer is None or _is_redirect(answer):
+        if answer is None:
             return base.create(self, **given)
+        if _is_redirect(answer):
+            token = answered.set(answer)
+            try:
+                return base.create(self, **given)
+            finally:
+                answered.reset(token)
         return method.finish(client, route, given, body, answer)
 
     return create
@@ -98,13 +105,17 @@ def _create_async(method: Method, base: Any) -> Callable[..., Any]:
             del ticket
             raise
         if _is_redirect(answer):
-            return await base.create(self, **given)
+            token = answered.set(answer)
+            try:
+                return await base.create(self, **given)
+            finally:
+                answered.reset(token)
         return method.finish(client, route, given, body, answer)
 
     return create
 
 
-def _is_redirect(answer: Any) -> bool:
+def _is_redirect(answer: Any) -> TypeGuard[_core.Attempt]:
     """Tell whether the official client's HTTP client would follow the answer elsewhere."""
     return (
         type(answer) is _core.Attempt

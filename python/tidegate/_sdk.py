@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tidegate._exchange import Ended
 
 _current: contextvars.ContextVar[Call | None] = contextvars.ContextVar("tidegate_sdk_call", default=None)
+# What the fast path got for a request that the SDK is about to make: it goes on from there.
+answered: contextvars.ContextVar[Ended | None] = contextvars.ContextVar("tidegate_answered", default=None)
 
 
 class OwnClient(DefaultHttpxClient):
@@ -74,7 +76,12 @@ class Shared:
     def _call(self, options: Any) -> Call:
         retries = options.get_max_retries(self.max_retries)  # type: ignore[attr-defined]
         once = self._gate._settings["retry"] is None or not isinstance(retries, int)
-        return Call(self._transport._core.exchange, 1 if once else min(max(retries, 0) + 1, _MOST))
+        theirs = self._client._transport
+        # A transport of tidegate's in the user's own client has settings of its own.
+        transport = theirs if isinstance(theirs, Transport | AsyncTransport) else self._transport
+        call = Call(transport._core.exchange, 1 if once else min(max(retries, 0) + 1, _MOST))
+        call.given = answered.get()
+        return call
 
     def _should_retry(self, response: Any) -> bool:
         attempt = _attempt_of(response)

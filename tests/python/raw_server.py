@@ -199,10 +199,11 @@ class Http2:
             threading.Thread(target=self.answer, args=given, daemon=True).start()
 
 
-def tls(authority, *names, protocols=()):
+def tls(authority, *names, protocols=(), until=None):
     """Return a server's context with a certificate for the names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(*names).configure_cert(context)
+    more = {} if until is None else {"not_after": until}
+    authority.issue_cert(*names, **more).configure_cert(context)
     if protocols:
         context.set_alpn_protocols(list(protocols))
     return context
