@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _errors
@@ -66,6 +67,10 @@ def _both(ours: Any, theirs: Any) -> type[CallError]:
     }
     if words is not None:
         names["__str__"] = lambda _: words
+    elif ours is _errors.StreamInterruptedError and theirs.__module__.startswith("openai"):
+        names["__str__"] = lambda error: (
+            error.message if error.kind == "stream_error" else ours.__str__(error)
+        )
     elif theirs.__name__ == "RateLimitError":
         # Made by the SDK of an answer, whose words it repeats.
         names["__str__"] = Exception.__str__
@@ -101,8 +106,27 @@ def of_sdk(error: CallError, request: Any, response: Any = None) -> CallError:
     made.message = _WORDS.get(type(error), made.message)
     if response is not None:
         made.response, made.status_code, made.body = response, response.status_code, response.text
+    if error.kind == "stream_error":
+        _repeat(made, error.body)
     final: CallError = made
     return final
+
+
+def _repeat(made: Any, event: bytes) -> None:
+    """Have an error say what the event of a stream says, as the SDK's own does."""
+    try:
+        said = json.loads(event)["error"]
+    except (ValueError, LookupError, TypeError):
+        return
+    import openai
+
+    message = said.get("message") if isinstance(said, dict) else None
+    if not message or not isinstance(message, str):
+        message = "An error occurred during streaming"
+    theirs = openai.APIError(message, made.request, body=said)
+    made.args = theirs.args
+    for name in ("message", "body", "code", "param", "type"):
+        setattr(made, name, getattr(theirs, name))
 
 
 def raised(attempt: Ended, request: Any, library: Library, *, by_sdk: bool) -> Exception:

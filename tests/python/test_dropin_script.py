@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import json
 
 import openai
 import pytest
@@ -22,6 +23,15 @@ COMPLETION = {
         {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": '{"n": 4}'}}
     ],
 }
+
+
+REFUSAL = {
+    "index": 0,
+    "finish_reason": "stop",
+    "message": {"role": "assistant", "content": None, "refusal": "I cannot"},
+}
+TOO_LONG = {"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": '{"n"'}}
+NO_NUMBER = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": '{"n": "x"}'}}
 
 
 class Number(BaseModel):
@@ -88,6 +98,96 @@ def late(client):
     return chat(client, timeout=0.1)
 
 
+async def listing(stream):
+    return [item async for item in stream] if hasattr(stream, "__aiter__") else list(stream)
+
+
+async def inside(context, do):
+    if hasattr(context, "__aenter__"):
+        async with context as value:
+            return await settled(do(value))
+    with context as value:
+        return await settled(do(value))
+
+
+async def streamed(client, **options):
+    return await listing(await settled(chat(client, stream=True, **options)))
+
+
+def streamed_with_usage(client):
+    return streamed(client, stream_options={"include_usage": True})
+
+
+async def events(client):
+    stream = await settled(client.responses.create(model="gpt-5.4-mini", input="hi", stream=True))
+    return await listing(stream)
+
+
+async def helped(client):
+    async def read(stream):
+        seen = [event.type for event in await listing(stream)]
+        return [*seen, await settled(stream.get_final_completion())]
+
+    return await inside(client.chat.completions.stream(**CHAT), read)
+
+
+async def left(client):
+    stream = await settled(chat(client, stream=True))
+    first = await anext(stream) if hasattr(stream, "__anext__") else next(stream)
+    await settled(stream.close())
+    return [first]
+
+
+async def raw_stream(client):
+    answer = await settled(client.chat.completions.with_raw_response.create(**CHAT, stream=True))
+    return [answer.status_code, *await listing(answer.parse())]
+
+
+async def lines(client):
+    call = client.chat.completions.with_streaming_response.create
+    return await inside(call(**CHAT), lambda answer: listing(answer.iter_lines()))
+
+
+async def pieces(client):
+    call = client.audio.speech.with_streaming_response.create
+
+    async def read(answer):
+        return [b"".join(await listing(answer.iter_bytes())), answer.headers["content-type"]]
+
+    return await inside(call(model="tts-1", voice="alloy", input="hi"), read)
+
+
+async def paged(client):
+    found = client.files.list(limit=1)
+    if hasattr(found, "__aiter__"):
+        return [file.id async for file in found]
+    return [file.id for file in found]
+
+
+def twice(client):
+    async def both():
+        return [await settled(chat(client)), await settled(chat(client))]
+
+    return both()
+
+
+def asked_wrongly(client):
+    return client.chat.completions.create(model="gpt-5.4-mini")
+
+
+def of_no_type(client):
+    return chat(client, messages_={"a": object()})
+
+
+def with_tools(client):
+    function = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+    return chat(client, tools=[{"type": "function", "function": function}], tool_choice="auto", n=2, seed=7)
+
+
+def embedded_by_default(client):
+    return client.embeddings.create(model="text-embedding-3-small", input=["a", "b"])
+
+
 def json_body(value, **more):
     return {"body_json": value, **more}
 
@@ -96,6 +196,34 @@ def error(status, **fields):
     return json_body(
         {"error": {"message": "no", "type": "t", "param": "p", "code": "c", **fields}}, status=status
     )
+
+
+def sse(*values, end="data: [DONE]\n\n"):
+    text = "".join(f"data: {value if isinstance(value, str) else json.dumps(value)}\n\n" for value in values)
+    return {"headers": {"content-type": "text/event-stream"}, "body_text": text + end}
+
+
+def chunk(delta, finish=None, **more):
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        **more,
+    }
+
+
+CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "add", "arguments": ""}}
+TOOL_CHUNKS = (
+    chunk({"role": "assistant", "tool_calls": [CALL]}),
+    chunk({"tool_calls": [{"index": 0, "function": {"arguments": '{"a": 1}'}}]}),
+    chunk({}, "tool_calls"),
+)
+WORDS = (chunk({"role": "assistant", "content": "high"}), chunk({"content": " tide"}), chunk({}, "stop"))
+PAGE = {"object": "list", "data": [{"id": "file-1"}], "has_more": True}
+LAST_PAGE = {"object": "list", "data": [{"id": "file-2"}], "has_more": False}
 
 
 # What is called, and what the server answers to the first requests.
@@ -169,6 +297,42 @@ SCENARIOS = {
             529,
         )
     },
+    "stream": (streamed, []),
+    "stream with its usage": (streamed_with_usage, []),
+    "stream of tool calls": (streamed, [sse(*TOOL_CHUNKS)]),
+    "stream with an unknown finish_reason": (streamed, [sse(chunk({"content": "x"}, "tired"))]),
+    "stream with comments and unnamed fields": (
+        streamed,
+        [sse(*WORDS, end=": bye\n\ndata: [DONE]\n\n")],
+    ),
+    "stream with unknown fields": (
+        streamed,
+        [sse(chunk({"content": "x", "new": [1]}, "stop", provider="p"))],
+    ),
+    "stream after a 503": (
+        lambda client: streamed(client.with_options(max_retries=2)),
+        [error(503) | {"headers": SOON}],
+    ),
+    "stream that is refused": (streamed, [error(400)]),
+    "stream that is refused for lack of a key": (streamed, [error(401)]),
+    "stream that is left": (left, []),
+    "stream over an assistant's helper": (helped, [sse(*WORDS)]),
+    "stream of tool calls over a helper": (helped, [sse(*TOOL_CHUNKS)]),
+    "stream by a raw response": (raw_stream, []),
+    "stream of responses": (events, []),
+    "stream of responses that is refused": (events, [error(404)]),
+    "answer line by line": (lines, [json_body(COMPLETION)]),
+    "sound piece by piece": (pieces, [{"body_b64": "AAECAw==", "headers": {"content-type": "audio/mpeg"}}]),
+    "pages": (paged, [json_body(PAGE), json_body(LAST_PAGE)]),
+    "a page that fails": (paged, [json_body(PAGE), error(404)]),
+    "two calls": (twice, []),
+    "arguments are missing": (asked_wrongly, []),
+    "an argument that is none": (of_no_type, []),
+    "tools": (with_tools, []),
+    "embeddings by default": (embedded_by_default, []),
+    "refusal": (parsed, [json_body({**COMPLETION, "choices": [REFUSAL]})]),
+    "cut by its length": (parsed, [json_body({**COMPLETION, "choices": [TOO_LONG]})]),
+    "not what was to be parsed": (parsed, [json_body({**COMPLETION, "choices": [NO_NUMBER]})]),
     "redirect": (listed, [{"status": 307, "headers": {"location": "/v1/models?moved=1"}}]),
     "redirect of a post": (chat, [{"status": 308, "headers": {"location": "/v1/chat/completions"}}]),
     "redirect that is not followed": (chat, [{"status": 304}]),
@@ -179,12 +343,14 @@ async def settled(value):
     return await value if inspect.isawaitable(value) else value
 
 
-def timeless(answer):
-    return {
-        name: value
-        for name, value in answer.model_dump(warnings=False).items()
-        if name not in {"created", "created_at"}
-    }
+def timeless(value):
+    """Return what a value prints, without the times at which the server made it."""
+    if isinstance(value, openai.BaseModel):
+        value = value.model_dump(warnings=False)
+    if isinstance(value, dict):
+        items = value.items()
+        return {name: timeless(item) for name, item in items if name not in {"created", "created_at"}}
+    return [timeless(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 async def prints(make, calls):
@@ -200,7 +366,9 @@ async def prints(make, calls):
         elif hasattr(answer, "content"):
             lines += [answer.content, answer.response.status_code]
         else:
-            lines.append(answer)
+            lines.append(timeless(answer))
+    except (TypeError, ValueError, openai.LengthFinishReasonError) as error:
+        lines = [type(error).__name__, str(error)]
     except openai.APIError as error:
         official = next(cls for cls in type(error).__mro__ if cls.__module__.startswith("openai"))
         lines = [
@@ -224,8 +392,17 @@ async def told(classes, name, calls, script):
         settings = {"base_url": server.url, "api_key": "k", "max_retries": 0}
         lines = await prints(lambda: getattr(classes, name)(**settings), calls)
         entries = server.ledger["entries"]
-    sent = [(entry["method"], entry["path"], entry["body_hash"], entry["headers"]) for entry in entries]
-    return lines, sent if calls not in {uploaded, transcribed} else [entry[:2] for entry in sent]
+    if calls in {uploaded, transcribed}:
+        return lines, [(entry["method"], entry["path"]) for entry in entries]
+    return lines, [(entry["method"], entry["path"], asked(entry), entry["headers"]) for entry in entries]
+
+
+def asked(entry):
+    """Return what a request asks for. tidegate asks for a stream's usage where the script does not."""
+    body = json.loads(entry["body"] or "null")
+    if isinstance(body, dict) and body.get("stream_options") == {"include_usage": True}:
+        del body["stream_options"]
+    return body
 
 
 @pytest.fixture

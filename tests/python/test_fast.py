@@ -379,12 +379,31 @@ def test_a_torn_stream_raises_as_a_connection_that_broke():
     assert caught.value.request.url.path == "/v1/chat/completions"
 
 
-def test_an_error_in_a_stream_is_an_official_error_too():
-    with FaultServer([{"fault": "stream_error"}], repeat_last=True) as server:
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"message": "died", "type": "server_error", "code": "x", "param": None},
+        {"code": 502},
+        {"message": ["no text"], "type": "t"},
+        "died",
+    ],
+)
+def test_an_error_in_a_stream_is_an_official_error_too(said):
+    chunk = {"id": "c", "choices": [{"index": 0, "delta": {"content": "half"}}]}
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in (chunk, {"error": said}))
+    answer = {"headers": {"content-type": "text/event-stream"}, "body_text": text}
+    errors = []
+    with FaultServer([answer], repeat_last=True) as server:
         for client in clients(server.url):
             stream = client.chat.completions.create(**ASK, stream=True)
-            with pytest.raises(openai.APIError):
+            with pytest.raises(openai.APIError) as caught:
                 list(stream)
+            errors.append(caught.value)
+    theirs, own = errors
+    for name in ("message", "body", "code", "param", "type"):
+        assert getattr(own, name) == getattr(theirs, name), name
+    assert str(own) == str(theirs)
+    assert (own.partial_text, own.kind) == ("half", "stream_error")
 
 
 def test_what_is_left_of_a_stream_can_be_read_as_bytes(server):
