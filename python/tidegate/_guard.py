@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tidegate._exchange import described
 from tidegate._library import library_of
-from tidegate._observed import collect, collect_async, observe
+from tidegate._observed import Whole, observe
 from tidegate._raised import of_sdk, raised
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tidegate._core import Receipt
     from tidegate._exchange import Call, Ended, Request
 
 _ERROR = 400
+# Redirects that lead nowhere are read whole, as errors are.
+_STREAMS_END = 300
 
 
 class _Attempt:
@@ -40,15 +41,18 @@ class _Attempt:
                 for phase, seconds in timeouts.items()
             }
 
-    def streamed(self, response: Any) -> bool:
-        """Tell the core of the head of an answer, and later of the rest, if it is handed on as it comes."""
-        library = library_of(response)
-        streaming = self._call.streamed(self._asked, response.status_code, response.headers.raw)
-        if streaming is None:
-            return False
-        observe(response, cast("Receipt", streaming.stream), library)
-        response.extensions["tidegate"] = streaming
-        return True
+    def streamed(self, response: Any) -> Any:
+        """Tell the core of the head of an answer, and of the rest as the official client reads it."""
+        library, limit = library_of(response), self.limit
+        told: Any = self._call.streamed(self._asked, response.status_code, response.headers.raw)
+        if told is None:
+            left = None if limit is None else max(limit - (time.monotonic() - self._began), 0.0)
+            told = receipt = Whole(self._call.hand_on(), self._asked, response, left)
+        else:
+            receipt = told.stream
+        response.extensions["tidegate"] = told
+        observe(response, receipt, library)
+        return response
 
     def answered(self, response: Any, content: bytes) -> Any:
         """Tell the core of the answer; raise what ends the call, if this ends it."""
@@ -98,12 +102,9 @@ def send(call: Call, request: Any, sends: Callable[[], Any], *, stream: bool) ->
     attempt.bound()
     try:
         response = sends()
-        if not stream or response.status_code >= _ERROR:
-            content = response.read()
-        elif attempt.streamed(response):
-            return response
-        else:
-            content = collect(response, library_of(response))
+        if stream and response.status_code < _STREAMS_END:
+            return attempt.streamed(response)
+        content = response.read()
     except Exception as error:
         attempt.failed(error)
         raise
@@ -122,12 +123,9 @@ async def send_async(call: Call, request: Any, sends: Callable[[], Awaitable[Any
     try:
         with anyio.move_on_after(attempt.limit) as scope:
             response = await sends()
-            if not stream or response.status_code >= _ERROR:
-                content = await response.aread()
-            elif attempt.streamed(response):
-                return response
-            else:
-                content = await collect_async(response, library_of(response))
+            if stream and response.status_code < _STREAMS_END:
+                return attempt.streamed(response)
+            content = await response.aread()
     except Exception as error:
         attempt.failed(error)
         raise

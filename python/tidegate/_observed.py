@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Any
 
 from tidegate._errors import CallError
@@ -11,13 +12,14 @@ from tidegate._raised import of_sdk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tidegate._core import Receipt
+    from tidegate._core import CallInfo, Exchange, Receipt
+    from tidegate._exchange import Request
     from tidegate._library import Library
 
 _DECODED = ("content-encoding", "content-length")
 
 
-def observe(response: Any, receipt: Receipt, library: Library) -> None:
+def observe(response: Any, receipt: Receipt | Whole, library: Library) -> None:
     """Have the gate told of all that is read of a response from now on."""
     module = library.module
     try:
@@ -43,28 +45,69 @@ def _decoded(response: Any, library: Library) -> Any:
     return inner
 
 
-def collect(response: Any, library: Library) -> bytes:
-    """Read a body that the official client will read piece by piece."""
-    if response.is_closed:
-        return response.read()  # type: ignore[no-any-return]
-    content: bytes = _decoded(response, library).read()
-    response.stream = library.module.ByteStream(content)
-    return content
+class Whole:
+    """What a `Receipt` is, for an answer that is one piece and is read bit by bit: judged at its end."""
 
+    # As an `Attempt` that has succeeded.
+    as_it_came = False
+    error = None
+    failure = None
+    retry_in = None
+    info: CallInfo | None = None
 
-async def collect_async(response: Any, library: Library) -> bytes:
-    """Read a body that the official client will read piece by piece."""
-    if response.is_closed:
-        return await response.aread()  # type: ignore[no-any-return]
-    content: bytes = await _decoded(response, library).aread()
-    response.stream = library.module.ByteStream(content)
-    return content
+    def __init__(self, exchange: Exchange, asked: Request, response: Any, limit: float | None) -> None:
+        # What was asked and what came is kept for the verdict, which may be long in coming.
+        self._exchange: Exchange | None = exchange
+        self._asked = asked
+        self._began = time.monotonic()
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self._late: CallError | None = None
+        self.status: int = response.status_code
+        self.headers: list[tuple[bytes, bytes]] = response.headers.raw
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds within which the answer has to end; `None` if it has for ever."""
+        return None if self._limit is None else max(self._limit - (time.monotonic() - self._began), 0.0)
+
+    def feed(self, piece: bytes | None) -> None:
+        """Tell of a piece that came, decompressed, or with `None` of the end."""
+        if self._exchange is None:
+            return
+        if piece is None:
+            exchange, self._exchange = self._exchange, None
+            content, self._pieces = b"".join(self._pieces), []
+            self.info = exchange.answered(self._asked, self.status, self.headers, content, 0.0).info
+        else:
+            self._pieces.append(piece)
+
+    def fail(self, kind: str, message: str) -> None:
+        """Tell that it broke off."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self.info = exchange.failed(kind, message).info
+
+    def cut(self) -> None:
+        """Tell that the call's deadline came first."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self._late = exchange.cut().error
+
+    def close(self) -> None:
+        """Tell that nobody wants the rest."""
+        self._exchange = None
+
+    def check(self) -> None:
+        """Raise if the deadline came first. What came is its reader's to judge."""
+        if self._late is not None:
+            raise self._late
 
 
 class Observed:
     """A body, decompressed, piece by piece. A second iteration goes on where the first stopped."""
 
-    def __init__(self, receipt: Receipt, inner: Any, library: Library) -> None:
+    def __init__(self, receipt: Receipt | Whole, inner: Any, library: Library) -> None:
         self._receipt = receipt
         self._inner = inner
         self._library = library
@@ -131,8 +174,10 @@ class Observed:
 
     def _broken(self, error: Exception) -> None:
         self._receipt.fail(*(self._library.failure(error) or ("reset", str(error))))
-        # All that matters may have come before.
         self._check(error)
+        if isinstance(self._receipt, Whole):
+            raise error
+        # All that matters had come before.
 
     def _check(self, cause: Exception | None = None) -> None:
         try:
