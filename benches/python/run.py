@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import chat
 import processes
+from streams import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,8 @@ LOADED = (
 )
 ALONE = (RAW, "tidegate_on", "aiohttp")
 THREADS = 8
+# Between two chunks of a stream: as models write them, and as fast as they can be sent.
+STREAM_DELAYS_MS = (20, 0)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -72,6 +75,12 @@ def summary(rounds: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, fl
         row["cpu_ratio"] = statistics.median(each[name]["cpu_us"] / each[RAW]["cpu_us"] for each in rounds)
         table[name] = row
     return table
+
+
+def many_streams(streams: int, chunk_delay_ms: float) -> dict[str, float]:
+    """Measure streams that end in every way, the chunks of each so far apart."""
+    with processes.server(rules=RULES, chunk_delay_ms=chunk_delay_ms) as server:
+        return processes.result("streams.py", server.url, streams)
 
 
 def import_ms(statement: str, repeat: int) -> float:
@@ -127,8 +136,9 @@ def compare(raw: Path, plan: argparse.Namespace) -> dict[str, Any]:
             alone.append({name: measure(raw, server.url, name, plan.calls // 10, 1) for name in ALONE})
     figures: dict[str, Any] = {"loaded": summary(loaded), "alone": summary(alone)}
     if not plan.only:
-        told("many in flight, imports")
+        told("many in flight, streams, imports")
         figures["many"] = many_in_flight(plan.many, plan.many_latency)
+        figures["streams"] = [many_streams(plan.streams, delay) for delay in STREAM_DELAYS_MS]
         figures["import_ms"] = {
             "import tidegate": import_ms("import tidegate", plan.imports),
             "import openai": import_ms("import openai", max(1, plan.imports // 4)),
@@ -159,6 +169,13 @@ def facts(figures: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{many['in_flight']:,.0f} in flight: {many['bytes_per_call'] / 1024:.1f} KiB each; loop lag "
             f"p99 {many['lag_p99_s'] * 1e3:.1f} ms, at most {many['lag_max_s'] * 1e3:.1f} ms"
+        )
+    for delay, found in zip(STREAM_DELAYS_MS, figures.get("streams", []), strict=False):
+        yield (
+            f"{found['streams']:,} streams through the drop-in, a chunk each {delay} ms: "
+            f"{found['cpu_us_per_chunk']:.1f} µs of CPU a chunk; loop lag "
+            f"p50 {found['lag_p50_s'] * 1e3:.1f} ms, p99 {found['lag_p99_s'] * 1e3:.1f} ms, "
+            f"at most {found['lag_max_s'] * 1e3:.1f} ms"
         )
     for name, milliseconds in figures.get("import_ms", {}).items():
         yield f"`{name}`: {milliseconds:.1f} ms of CPU"
@@ -203,8 +220,9 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="print the tables for README.md")
     parser.add_argument("--json", type=Path, help="file for the figures")
     plan = parser.parse_args()
-    plan.many, plan.many_latency, plan.imports = 10_000, 8.0, 21
+    plan.many, plan.many_latency, plan.imports, plan.streams = 10_000, 8.0, 21, 500
     if plan.quick:
+        plan.streams = 20
         plan.calls, plan.rounds, plan.many, plan.many_latency, plan.imports = 500, 1, 500, 1.0, 1
     figures = compare(plan.raw or build_raw(), plan)
     print(where(plan))

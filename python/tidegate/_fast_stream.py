@@ -10,6 +10,7 @@ import openai
 
 from tidegate._errors import CallError
 from tidegate._raised import of_sdk
+from tidegate._turn import ITEMS, turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
@@ -122,9 +123,19 @@ class AsyncStream(_Typed, openai.AsyncStream[T]):
 
     async def __stream__(self) -> AsyncGenerator[T, None]:
         build, opened = self._build, self._tidegate
+        handed_on = 0
         try:
-            while batch := await _read(opened):
+            while True:
+                batch = opened.ready()
+                if batch is None:
+                    batch, handed_on = await _read(opened), 0
+                if not batch:
+                    return
                 for name, data in batch:
+                    if handed_on == ITEMS:
+                        handed_on = 0
+                        await turn()
+                    handed_on += 1
                     yield build(data, name)
         except CallError as error:
             raise self._raised(error) from error.__cause__
@@ -139,9 +150,6 @@ class AsyncStream(_Typed, openai.AsyncStream[T]):
 
 
 async def _read(opened: _core.Stream) -> list[Any]:
-    batch = opened.ready()
-    if batch is not None:
-        return batch
     ticket = opened.read()
     try:
         return await ticket.future

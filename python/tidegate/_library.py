@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tidegate._exchange import Streaming
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
     from tidegate._exchange import Ended
 
 # The core's words for what kept an answer from coming, and the exception that both libraries raise for it.
@@ -25,6 +27,10 @@ _EXCEPTIONS = {
     "redirect": "TooManyRedirects",
     "request": "LocalProtocolError",
 }
+
+
+# Longest piece of a body that its reader gets at once, as where the libraries decompress it themselves.
+_PIECE = 1 << 20
 
 
 class Library:
@@ -46,7 +52,9 @@ class Library:
         if isinstance(attempt, Streaming):
             stream = _body_class(self)(attempt.stream, request, by_sdk=by_sdk)
         else:
-            stream = self.module.ByteStream(attempt.content)
+            content = attempt.content
+            few = len(content) <= _PIECE
+            stream = self.module.ByteStream(content) if few else _sliced_class(self)(content)
         return self.module.Response(
             attempt.status,
             headers=_described(attempt.headers),
@@ -88,6 +96,23 @@ def _body_class(library: Library) -> type[Any]:
         _library = library
 
     return _Body
+
+
+@functools.cache
+def _sliced_class(library: Library) -> type[Any]:
+    class _Sliced(library.module.AsyncByteStream, library.module.SyncByteStream):  # type: ignore[misc, name-defined]
+        def __init__(self, content: bytes) -> None:
+            self._content = content
+
+        def __iter__(self) -> Iterator[bytes]:
+            for start in range(0, len(self._content), _PIECE):
+                yield self._content[start : start + _PIECE]
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for piece in self:
+                yield piece
+
+    return _Sliced
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from tidegate import _core
 from tidegate._layers import failed
+from tidegate._turn import ITEMS, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -152,10 +153,11 @@ class AsyncStream(_Stream[T]):
     order, and raises `StreamInterruptedError` if it breaks off. One task reads it at a time.
     """
 
-    __slots__ = ("_start",)
+    __slots__ = ("_handed_on", "_start")
 
     def __init__(self, start: Callable[[], Ticket[Any]], make: Callable[[Any], T]) -> None:
         super().__init__(make)
+        self._handed_on = 0
         self._start: Callable[[], Ticket[Any]] | None = start
 
     async def _open(self) -> Self:
@@ -187,6 +189,11 @@ class AsyncStream(_Stream[T]):
         return self
 
     async def __anext__(self) -> T:
+        # Before anything is taken, so that a reader that is cancelled here loses nothing.
+        if self._handed_on == ITEMS:
+            self._handed_on = 0
+            await turn()
+        self._handed_on += 1
         for item in self._batch:
             return self._make(item)
         await self._read()
@@ -200,6 +207,7 @@ class AsyncStream(_Stream[T]):
             return
         batch = answer.ready()
         if batch is None:
+            self._handed_on = 1
             ticket = answer.read()
             future = ticket.future
             try:

@@ -1,6 +1,7 @@
 """The engine as a transport of httpx2 and of legacy httpx."""
 
 import http.server
+import json
 import ssl
 import threading
 
@@ -250,3 +251,13 @@ async def test_a_request_never_goes_elsewhere_than_it_says(post, server, path):
     with pytest.raises(ValueError, match="no segment"):
         client.get(path, cast_to=object)
     assert server.ledger["requests"]["total"] == 0
+
+
+def test_large_answers_come_in_pieces_that_can_be_held(library, server):
+    text = "x" * (3 << 20)
+    server.script([{"body_json": {"text": text}}])
+    with library.Client(transport=Transport(Gate())) as client:
+        answer = client.send(client.build_request("POST", f"{server.url}/anything"), stream=True)
+        pieces = list(answer.iter_bytes())
+    assert max(map(len, pieces)) <= 1 << 20
+    assert json.loads(b"".join(pieces)) == {"text": text}

@@ -5,18 +5,15 @@ import collections
 import gc
 import random
 import resource
-from decimal import Decimal
 
 import pytest
 
 from tidegate import (
     AsyncClient,
-    CallError,
     Client,
     Gate,
     Limits,
     Prices,
-    RetryPolicy,
     StreamInterruptedError,
     Timeouts,
 )
@@ -73,20 +70,10 @@ def test_five_hundred_streams_end_as_they_should(wait_until):
     kinds = ["cut"] * 100 + ["left"] * 50 + ["stalled"] * 25
     kinds += ["whole"] * (500 - len(kinds))
     random.Random(4).shuffle(kinds)  # noqa: S311 reproducible
-    lags = []
-
-    async def ticker():
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + 0.01
-            await asyncio.sleep(0.01)
-            lags.append(loop.time() - due)
 
     async def run(client):
         ends = collections.Counter()
-        watch = asyncio.create_task(ticker())
         infos = await asyncio.gather(*(one(client, number, kind, ends) for number, kind in enumerate(kinds)))
-        watch.cancel()
         return ends, sum(info.attempts for info in infos)
 
     def memory():
@@ -110,12 +97,11 @@ def test_five_hundred_streams_end_as_they_should(wait_until):
                 ("stalled", "timeout"): 25,
             }
             assert in_use(made) == 0
+            # Connections of whole streams are kept; the others are gone.
+            wait_until(lambda: server.ledger["connections"]["open"] <= kinds.count("whole"))
         assert memory() - before < 32, "memory comes back"
         wait_until(lambda: server.ledger["requests"]["in_flight"] == 0)
         assert server.ledger["requests"]["total"] == sent
-    lags.sort()
-    # A hundred times what is expected of an optimised build on a machine with nothing else to do.
-    assert lags[len(lags) * 99 // 100] < 1.0
 
 
 def _pairs(server, infos):
@@ -145,57 +131,3 @@ def test_estimates_of_cut_streams_are_near_the_servers_count(length):
         ours = info.usage.prompt_tokens + info.usage.completion_tokens
         theirs = entry["usage"]["prompt_tokens"] + entry["usage"]["completion_tokens"]
         assert abs(ours - theirs) <= max(0.03 * theirs, 1), (info.usage, entry["usage"])
-
-
-def test_bills_of_mixed_streams_agree_with_the_server():
-    """What was reported is equal to the last pico-dollar; what was not is marked, and near."""
-    generator = random.Random(9)  # noqa: S311 reproducible
-    answers = [
-        {},
-        {"usage": {"cached_tokens": 5, "completion_tokens": 30}},
-        {"usage": {"reasoning_tokens": 12, "completion_tokens": 40}},
-        {"status": 429, "retry_after_s": 0.01},
-        {"status": 400},
-        {"fault": "cut"},
-        {"status": 503},
-    ]
-    script = [dict(generator.choice(answers)) for _ in range(300)]
-    with FaultServer(
-        script, prices=PRICES, ledger={"record_headers": ["x-number"]}, usage={"completion_tokens": 20}
-    ) as server:
-        retry = RetryPolicy(base=0.001, cap=0.002, throttle_base=0.001)
-        made = Gate(prices=Prices(PRICES), breaker=None, retry_budget=None, retry=retry)
-        client = Client(server.url, "k", gate=made)
-        reported, estimated, refused = Decimal(0), [], []
-        done = 0
-        while server.ledger["requests"]["total"] < len(script):
-            number, whole = f"{done}", done % 3 == 0
-            done += 1
-            headers = {"x-number": number}
-            try:
-                if whole:
-                    info = client.post(PATH, json=ask(done), headers=headers).info
-                else:
-                    with client.stream(PATH, json=ask(done), headers=headers) as events:
-                        list(events)
-                    info = events.info
-            except StreamInterruptedError as error:
-                info = error.info
-            except CallError as error:
-                refused.append(error.info.usage)
-                continue
-            if info.usage.source == "reported":
-                reported += info.cost_usd
-            else:
-                estimated.append(number)
-        bill = Decimal(server.ledger["bill"]["usd"])
-        cut = sum(
-            Decimal("2.5") * entry["usage"]["prompt_tokens"] / 1_000_000
-            + Decimal(10) * entry["usage"]["completion_tokens"] / 1_000_000
-            for entry in server.ledger["entries"]
-            if entry["finish"] != "complete"
-        )
-    assert estimated
-    assert set(refused) == {None}
-    assert reported == bill - cut
-    assert 'estimated="true"' in made.metrics_text()

@@ -1,0 +1,158 @@
+"""Bills of mixed calls beside the server's own ledger."""
+
+import random
+import re
+from decimal import Decimal
+
+import openai
+import pytest
+
+import tidegate
+from tidegate import CallError, Client, Gate, Prices, RetryPolicy, StreamInterruptedError
+from tidegate.testing import FaultServer
+
+CALLS = 2000
+LEARNT = 30
+PRICES = {"m-*": {"input": "2.50", "cached_input": "1.25", "output": "10.00"}}
+PATH = "/chat/completions"
+# By a header's word for it. Lists are answered in turn: each call of such a kind takes them all.
+ANSWERS = {
+    "plain": {},
+    "cached": {"usage": {"prompt_tokens": 50, "cached_tokens": 5, "completion_tokens": 30}},
+    "reasoning": {"usage": {"prompt_tokens": 61, "reasoning_tokens": 12, "completion_tokens": 40}},
+    "both": {"usage": {"cached_tokens": 7, "reasoning_tokens": 3, "completion_tokens": 11}},
+    "tried again": [{"status": 503}, {"status": 429, "retry_after_s": 0.001}, {}],
+    "reset": [{"fault": "reset"}, {}],
+    "cut": {"fault": "cut"},
+    "cut by a reset": {"fault": "cut_reset"},
+    "unasked": {},
+    "refused": {"status": 400},
+    "unpaid": {"error": "insufficient_quota"},
+}
+# Their figures are not those of the text: what is learned from them serves no estimate.
+STATED = {"cached", "reasoning", "both"}
+OF_STREAMS = {"cut", "cut by a reset", "unasked"}
+RULES = [{"match": {"header": {"x-kind": kind}}, "respond": answer} for kind, answer in ANSWERS.items()]
+
+
+def request(number, kind):
+    words = " ".join(f"word{number % 7}" for _ in range(40 + number % 40))
+    model = "m-stated" if kind in STATED else "m-counted"
+    body = {"model": model, "messages": [{"role": "user", "content": words}]}
+    if kind == "unasked":
+        body["stream_options"] = {"include_usage": False}
+    return body
+
+
+class Native:
+    def __init__(self, url, gate):
+        self.client = Client(url, "k", gate=gate)
+
+    def whole(self, body, headers):
+        return self.client.post(PATH, json=body, headers=headers)
+
+    def stream(self, body, headers):
+        with self.client.stream(PATH, json=body, headers=headers) as events:
+            for _ in events:
+                pass
+        return events
+
+
+class DropIn:
+    """The official client's three ways to the same: its methods, and raw responses."""
+
+    def __init__(self, url, gate):
+        self.client = tidegate.OpenAI(base_url=url, api_key="k", gate=gate, max_retries=3)
+
+    def whole(self, body, headers):
+        completions = self.client.chat.completions
+        if headers["x-number"].endswith("7"):
+            completions = completions.with_raw_response
+        return completions.create(**body, extra_headers=headers)
+
+    def stream(self, body, headers):
+        stream = self.client.chat.completions.create(**body, stream=True, extra_headers=headers)
+        for _ in stream:
+            pass
+        return stream
+
+
+def billed(clients, generator):
+    """Make the calls; return how each went by its number, those apart that were refused."""
+    kinds = list(ANSWERS)
+    infos, refused = {}, []
+    for number in range(CALLS):
+        # Estimates rest on what the model's prompts took before.
+        kind = "plain" if number < LEARNT else generator.choice(kinds)
+        client = generator.choice(clients)
+        streams = kind in OF_STREAMS or generator.random() < 0.5
+        call = client.stream if streams else client.whole
+        try:
+            told = call(request(number, kind), {"x-kind": kind, "x-number": f"{number}"})
+        except StreamInterruptedError as error:
+            assert kind.startswith("cut")
+            told = error
+        except (CallError, openai.APIStatusError) as error:
+            assert kind in {"refused", "unpaid"}
+            refused.append(error)
+            continue
+        infos[f"{number}"] = (kind, tidegate.info(told))
+    return infos, refused
+
+
+def price(usage):
+    uncached = usage["prompt_tokens"] - usage["cached_tokens"]
+    dollars = Decimal("2.5") * uncached + Decimal("1.25") * usage["cached_tokens"]
+    return (dollars + 10 * usage["completion_tokens"]) / 1_000_000
+
+
+def total(text, estimated):
+    """Return the sum of a gate's costs in its metrics."""
+    found = re.findall(r"^tidegate_cost_usd_total\{([^}]*)\} (\S+)$", text, re.MULTILINE)
+    return sum(Decimal(value) for labels, value in found if ('estimated="true"' in labels) == estimated)
+
+
+@pytest.mark.parametrize("seed", [9])
+def test_bills_agree_with_the_servers_ledger(seed):
+    """What was reported is equal to the last pico-dollar; what was not is marked, and near."""
+    generator = random.Random(seed)  # noqa: S311 reproducible
+    with FaultServer(
+        rules=RULES,
+        prices=PRICES,
+        usage={"estimate": True, "completion_tokens": 120},
+        ledger={"record_headers": ["x-number"]},
+    ) as server:
+        retry = RetryPolicy(base=0.0005, cap=0.001, throttle_base=0.0005, throttle_cap=0.001)
+        gate = Gate(prices=Prices(PRICES), breaker=None, retry_budget=None, retry=retry)
+        infos, refused = billed([Native(server.url, gate), DropIn(server.url, gate)], generator)
+        entries = server.ledger["entries"]
+    answered = {entry["headers"]["x-number"]: entry for entry in entries if entry["status"] == 200}
+    sums = {"reported": Decimal(0), "estimated": Decimal(0)}
+    for number, (kind, info) in infos.items():
+        theirs, ours = answered[number]["usage"], info.usage
+        sums[ours.source] += info.cost_usd
+        assert ours.source == ("estimated" if kind in OF_STREAMS else "reported"), kind
+        if ours.source == "reported":
+            assert {name: getattr(ours, name) for name in theirs} == theirs
+            assert info.cost_usd == price(theirs)
+        else:
+            counted = theirs["prompt_tokens"] + theirs["completion_tokens"]
+            assert abs(ours.prompt_tokens + ours.completion_tokens - counted) <= 0.03 * counted, (
+                kind,
+                number,
+            )
+    assert len(infos) + len(refused) == CALLS
+    assert {tidegate.info(error).usage for error in refused} == {None}
+    # Nothing is billed twice, and nothing by somebody else.
+    rows = gate.usage(())
+    assert sum(row.cost_usd for row in rows) == sums["reported"] + sums["estimated"]
+    assert sum(row.calls for row in rows) == CALLS
+    whole = sum(
+        price(answered[number]["usage"])
+        for number, (_, info) in infos.items()
+        if info.usage.source == "reported"
+    )
+    assert sums["reported"] == whole
+    text = gate.metrics_text()
+    assert total(text, estimated=True) == sums["estimated"]
+    assert total(text, estimated=False) == sums["reported"]
