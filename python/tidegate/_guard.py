@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from tidegate._exchange import Call, Ended, Request
 
-_ERROR = 400
-# Redirects that lead nowhere are read whole, as errors are.
-_STREAMS_END = 300
+# What a redirect that is not followed amounts to, the official client says.
+_SUCCESS_ENDS = 300
 
 
 class _Attempt:
@@ -60,10 +59,11 @@ class _Attempt:
         attempt = self._call.answered(
             self._asked, response.status_code, response.headers.raw, content, time.monotonic() - self._began
         )
-        if attempt.status is not None and attempt.status < _ERROR and attempt.error is not None:
-            raise raised(attempt, request, library, by_sdk=True)
-        if attempt.status is not None and attempt.status < _ERROR and attempt.retry_in is not None:
-            raise library.exception("decode", "the answer cannot be read", request)
+        if attempt.status is not None and attempt.status < _SUCCESS_ENDS:
+            if attempt.error is not None:
+                raise raised(attempt, request, library, by_sdk=True)
+            if attempt.retry_in is not None:
+                raise library.exception("decode", "the answer cannot be read", request)
         # A 200 that holds an error has the error's status.
         response.status_code = attempt.status
         response.extensions["tidegate"] = attempt
@@ -102,7 +102,7 @@ def send(call: Call, request: Any, sends: Callable[[], Any], *, stream: bool) ->
     attempt.bound()
     try:
         response = sends()
-        if stream and response.status_code < _STREAMS_END:
+        if stream and response.status_code < _SUCCESS_ENDS:
             return attempt.streamed(response)
         content = response.read()
     except Exception as error:
@@ -123,7 +123,7 @@ async def send_async(call: Call, request: Any, sends: Callable[[], Awaitable[Any
     try:
         with anyio.move_on_after(attempt.limit) as scope:
             response = await sends()
-            if stream and response.status_code < _STREAMS_END:
+            if stream and response.status_code < _SUCCESS_ENDS:
                 return attempt.streamed(response)
             content = await response.aread()
     except Exception as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from tidegate._fast import FastAsync, FastSync
+from tidegate._gate import Gate
 from tidegate._sdk import AsyncSeams, AsyncSend, SyncSeams, SyncSend
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ def _own(cls: type, official: type, name: str) -> None:
         return inherited(self, **settings)
 
     method.__name__, method.__qualname__, method.__doc__ = name, f"{cls.__name__}.{name}", inherited.__doc__
-    method.__signature__ = _signed_as(getattr(official, name), inherited)  # type: ignore[attr-defined]
+    theirs = getattr(official, name)
+    method.__signature__ = _signed_as(theirs, inherited)  # type: ignore[attr-defined]
+    # The names in their annotations are those of their module, which is found through the wrapped function.
+    method.__wrapped__ = theirs  # type: ignore[attr-defined]
+    method.__annotations__ = {**theirs.__annotations__, "gate": Gate | None}
     setattr(cls, name, method)
 
 

@@ -5,6 +5,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+import typing
 
 import httpx2
 import openai
@@ -187,6 +188,9 @@ def test_gate_is_the_only_new_argument():
             parameters = dict(inspect.signature(getattr(ours, method)).parameters)
             assert parameters.pop("gate").default is None
             assert parameters == dict(inspect.signature(getattr(official, method)).parameters)
+            hints = typing.get_type_hints(getattr(ours, method))
+            assert hints.pop("gate") == Gate | None
+            assert hints == typing.get_type_hints(getattr(official, method))
 
 
 async def test_copies_keep_the_gate(make):

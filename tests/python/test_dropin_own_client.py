@@ -240,3 +240,13 @@ async def test_what_a_hook_has_read_is_counted(server, gate):
         assert list(stream)
     assert tidegate.info(stream).usage.completion_tokens == 5
     assert in_use(gate) == 0
+
+
+@pytest.mark.parametrize("status", [302, 304, 307])
+async def test_a_redirect_that_is_not_followed_is_the_sdks_error(client, gate, server, status):
+    server.script([{"status": status, "headers": {"location": "/elsewhere"}}])
+    client._client.follow_redirects = False
+    with pytest.raises(openai.APIStatusError) as caught:
+        await settled(client.with_options(max_retries=0).get("/models", cast_to=object, options={}))
+    assert caught.value.status_code == status
+    assert in_use(gate) == 0
