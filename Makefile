@@ -60,6 +60,19 @@ ecosystem: install $(ECOSYSTEM_VENVS)/installed ## Run LangChain, the Agents SDK
 	PYTHONPATH=python $(ECOSYSTEM_VENVS)/ecosystem-openai2/bin/python -m pytest -q \
 		tests/python/ecosystem tests/python/test_docs.py -k 'llama_index or test_instructor'
 
+suite-core: install ## Run the core selection of those tests, without comparing the traffic
+	$(BIN)/python tests/suite/judge.py $(SUITE_VENV) --pythonpath python --select core
+
+# The oldest version of the official SDK that the drop-ins are for, as in pyproject.toml.
+OLDEST_OPENAI := 3.50.0
+OLDEST_VENV ?= $(HOME)/.cache/tidegate/openai-$(OLDEST_OPENAI)
+
+oldest: install ## Test the drop-ins with the oldest version of the official SDK that they are for
+	test -x $(OLDEST_VENV)/bin/python || $(PYTHON) -m venv $(OLDEST_VENV)
+	$(OLDEST_VENV)/bin/pip install --quiet --upgrade 'pip>=25.1'
+	$(OLDEST_VENV)/bin/pip install --quiet --group dev 'openai==$(OLDEST_OPENAI)'
+	PYTHONPATH=python $(OLDEST_VENV)/bin/python -m pytest -q -p no:cacheprovider $(wildcard tests/python/test_dropin*.py tests/python/test_fast*.py) tests/python/test_httpx_transport.py tests/python/test_results.py
+
 simulate: ## Run the fleet simulator and print its figures beside those of common retry policies
 	cargo run --release --quiet --example simulate
 
@@ -69,7 +82,7 @@ plot: ## Draw docs/images/retry-storm.svg from the simulator
 picture: install ## Draw docs/images/dashboard.svg from a run that Prometheus scrapes
 	$(BIN)/python docs/draw_dashboard.py
 
-check: lint layers test ## What continuous integration runs: format, lints, layers, stubs, every test
+check: lint layers test suite-core ## What continuous integration runs: format, lints, layers, stubs, every test
 
 # With optimisation, though nothing is run: what the tests and the extension have built is then used again. The
 # core without Python is looked at too, beside one example that makes cargo choose the features of the first pass.
@@ -110,4 +123,4 @@ clean: ## Remove what was built here; the shared target directory stays
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: check ecosystem lint layers bench bench-smoke help install demo test test-rust test-python quota chaos suite simulate plot picture fmt clean
+.PHONY: check ecosystem lint layers bench bench-smoke help install demo test test-rust test-python quota chaos suite suite-core oldest simulate plot picture fmt clean

@@ -62,7 +62,8 @@ class Call:
 
     def _take(self) -> Ended | None:
         given, self.given = self.given, None
-        self._over = given is not None
+        if given is not None:
+            self._over = True
         return given
 
     def run(self, errand: _Errand, request: Request) -> Ended:
