@@ -365,10 +365,13 @@ pub(super) fn target(text: &str) -> Result<Url, ConfigError> {
     let rule = |rule: String| ConfigError::new("url", "***", rule);
     let url = Url::parse(text).map_err(|error| rule(format!("must be a URL ({error})")))?;
     let address = text.split(['?', '#']).next().unwrap_or_default();
-    let path = address.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+    let path =
+        address.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
     let moves = |part: &str| matches!(part.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
     if path.contains('\\') || path.split('/').any(moves) {
-        return Err(rule(String::from("must have no backslash and no segment . or .. in its path, escaped or not")));
+        return Err(rule(String::from(
+            "must have no backslash and no segment . or .. in its path, escaped or not",
+        )));
     }
     Ok(url)
 }
