@@ -33,6 +33,7 @@ __all__ = [
     "LoopQueue",
     "MockServer",
     "Operation",
+    "Receipt",
     "Response",
     "Retry",
     "Route",
