@@ -26,13 +26,28 @@ _SURFACES = frozenset(
 
 # Writes everything that a program could show of its clients and errors. The key comes by the environment.
 _SHOW = """
-    import asyncio, logging, pickle, sys, traceback
-    import tidegate
+    import asyncio, logging, pathlib, pickle, sys, tempfile, traceback
+    import tidegate, tidegate.otel, tidegate.prometheus
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.openmetrics.exposition import generate_latest
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
     logging.getLogger().handlers[0].setFormatter(tidegate.JSONFormatter())
     retry = tidegate.RetryPolicy(base=0.01, cap=0.01)
     streams = sys.argv[2] == "stream error"
-    gate = tidegate.Gate(retry=retry, timeouts=tidegate.Timeouts(attempt=0.5))
+    lines = pathlib.Path(tempfile.mkdtemp(), "calls.jsonl")
+    gate = tidegate.Gate(retry=retry, timeouts=tidegate.Timeouts(attempt=0.5), log_file=lines)
+    spans, meters, registry = InMemorySpanExporter(), InMemoryMetricReader(), CollectorRegistry()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    tidegate.otel.instrument(
+        gate, tracer_provider=tracers, meter_provider=MeterProvider([meters]), propagate=True
+    )
+    registry.register(tidegate.prometheus.Collector(gate))
     ask = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     def show(*values):
         for value in values:
@@ -67,7 +82,16 @@ _SHOW = """
             explain(error)
     blocking()
     asyncio.run(asynchronous())
-    show(gate.metrics_text())
+    sinks = {
+        "metrics": gate.metrics_text(),
+        "openmetrics": generate_latest(registry).decode(),
+        "lines": lines.read_text(),
+        "spans": "".join(span.to_json() for span in spans.get_finished_spans()),
+        "meters": meters.get_metrics_data().to_json(),
+        "usage": gate.usage().to_csv(),
+    }
+    show(*sinks.values())
+    print("empty sinks:", [name for name, told in sinks.items() if not told])
 """
 
 _RUNS = {
@@ -106,6 +130,7 @@ def _scan(content, expect, run):
         credentials = {entry["credential"] for entry in server.ledger["entries"]}
     shown = ran.stdout + ran.stderr
     assert "AsyncClient" in shown
+    assert "empty sinks: []" in shown
     assert sum(shown.count(text) for text in content["forbidden"]) == expect["matches"]
     if expect.get("server_still_receives") and script is not None:
         assert credentials == {"right"}
