@@ -473,7 +473,10 @@ fn new_queue<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<B
     };
     let queue = build(Wake::Socket(writable), Some(readable))?;
     let drain = queue.getattr(intern!(py, "_drain"))?;
-    match event_loop.call_method1(intern!(py, "add_reader"), (fd, drain)) {
+    let add_reader = event_loop.getattr(intern!(py, "add_reader"))?;
+    // A loop runs a reader in the context that added it, and keeps that: this one must not be the first call's.
+    let context = py.import("contextvars")?.call_method0("Context")?;
+    match context.call_method1(intern!(py, "run"), (add_reader, fd, drain)) {
         Ok(_) => Ok(queue),
         Err(error) if error.is_instance_of::<PyNotImplementedError>(py) => {
             let queue = build(Wake::Thread(Bell::default()), None)?;

@@ -1,8 +1,10 @@
 """One client and gate for any number of event loops: one after another, at once, closed, forgotten."""
 
 import asyncio
+import contextvars
 import gc
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -201,3 +203,24 @@ def test_without_a_running_loop_it_is_said(client):
     coroutine = client.post("/chat/completions", json=BODY)
     with pytest.raises(RuntimeError, match="no running event loop"):
         coroutine.send(None)
+
+
+def test_a_loop_keeps_nothing_of_its_first_call(client, new_loop):
+    class Thing:
+        pass
+
+    variable = contextvars.ContextVar("thing")
+
+    async def first():
+        thing = Thing()
+        variable.set(thing)
+        assert await statuses(client, 1) == [200]
+        return weakref.ref(thing)
+
+    async def main():
+        kept = await asyncio.create_task(first())
+        gc.collect()
+        assert kept() is None
+        assert await statuses(client, 1) == [200]
+
+    run(new_loop, main())
