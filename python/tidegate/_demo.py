@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib.util
 import time
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _plot
-from tidegate._client import AsyncClient
-from tidegate._errors import CallError
+from tidegate._client import AsyncClient, info
 from tidegate._gate import Gate
 from tidegate._policies import Limits
 from tidegate._prices import Prices
 from tidegate.testing import FaultServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tidegate._core import Response
+    from tidegate._core import CallInfo
 
-_QUESTION = {"model": "demo-model", "messages": [{"role": "user", "content": "Say that all systems work."}]}
+_QUESTION: dict[str, Any] = {
+    "model": "demo-model",
+    "messages": [{"role": "user", "content": "Say that all systems work."}],
+}
 _CALLS = 30
 _FAILURES = 3
 # Two calls at a time, 0.3 s each, bear 6.7 calls per second; five bear 16.7.
@@ -131,49 +135,68 @@ async def run(advance: Callable[[float], None]) -> tuple[Outage, list[Load]]:
 async def _outage() -> Outage:
     with FaultServer([{"status": 500}] * _FAILURES) as server:
         gate = Gate(prices=Prices({"*": {"input": "0.15", "output": "0.60"}}))
-        async with AsyncClient(server.url, "demo", gate=gate) as client:
-            timed = await asyncio.gather(*(_timed(client) for _ in range(_CALLS)))
+        async with _client(server.url, gate) as ask:
+            made = await asyncio.gather(*(_timed(ask) for _ in range(_CALLS)))
         seen = server.ledger["requests"]["total"]
-    answers = [answer for answer, _ in timed if not isinstance(answer, CallError)]
-    usages = [answer.usage for answer in answers if answer.usage is not None]
-    # A call makes one request more than it makes retries.
-    sent = sum(
-        answer.attempts if isinstance(answer, CallError) else answer.info.attempts for answer, _ in timed
-    )
+    usages = [call.info.usage for call in made if call.ok and call.info.usage is not None]
     return Outage(
-        requests=len(timed),
-        ok=len(answers),
-        failed=len(timed) - len(answers),
-        retries=sent - len(timed),
+        requests=len(made),
+        ok=sum(call.ok for call in made),
+        failed=sum(not call.ok for call in made),
+        # A call makes one request more than it makes retries.
+        retries=sum(call.info.attempts - 1 for call in made),
         attempts_seen=seen,
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         completion_tokens=sum(usage.completion_tokens for usage in usages),
-        cost_usd=sum((answer.cost_usd or Decimal(0) for answer in answers), Decimal(0)),
-        latencies=[seconds for _, seconds in timed],
+        cost_usd=sum((call.info.cost_usd or Decimal(0) for call in made), Decimal(0)),
+        latencies=[call.seconds for call in made],
     )
 
 
 async def _load(qps: int, concurrency: int) -> Load:
     with FaultServer(latency_ms=_LATENCY_S * 1000) as server:
         gate = Gate(limits=Limits(concurrency=concurrency))
-        async with AsyncClient(server.url, "demo", gate=gate) as client:
+        async with _client(server.url, gate) as ask:
             start = asyncio.get_running_loop().time()
             calls = []
             for number in range(round(qps * _LOAD_S)):
                 await asyncio.sleep(start + number / qps - asyncio.get_running_loop().time())
-                calls.append(asyncio.create_task(_timed(client)))
-            timed = await asyncio.gather(*calls)
-    latencies = [seconds for answer, seconds in timed if not isinstance(answer, CallError)]
-    return Load(qps=qps, concurrency=concurrency, calls=len(timed), ok=len(latencies), latencies=latencies)
+                calls.append(asyncio.create_task(_timed(ask)))
+            made = await asyncio.gather(*calls)
+    latencies = [call.seconds for call in made if call.ok]
+    return Load(qps=qps, concurrency=concurrency, calls=len(made), ok=len(latencies), latencies=latencies)
 
 
-async def _timed(client: AsyncClient) -> tuple[Response | CallError, float]:
+@contextlib.asynccontextmanager
+async def _client(url: str, gate: Gate) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """Open what asks the question: the drop-in, or the native client where there is no openai package."""
+    if importlib.util.find_spec("openai") is None:
+        async with AsyncClient(url, "demo", gate=gate) as native:
+            yield lambda: native.post("/chat/completions", json=_QUESTION)
+        return
+    from tidegate._openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=url, api_key="demo", gate=gate) as official:
+        yield lambda: official.chat.completions.create(**_QUESTION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """One call and how it went."""
+
+    ok: bool
+    info: CallInfo
+    seconds: float
+
+
+async def _timed(ask: Callable[[], Awaitable[object]]) -> _Made:
     start = time.perf_counter()
     try:
-        answer: Response | CallError = await client.post("/chat/completions", json=_QUESTION)
-    except CallError as error:
-        answer = error
-    return answer, time.perf_counter() - start
+        answer, ok = await ask(), True
+    except Exception as error:  # noqa: BLE001 `info` raises what is no failure of the call
+        answer, ok = error, False
+    seconds = time.perf_counter() - start
+    return _Made(ok=ok, info=info(answer), seconds=seconds)
 
 
 async def _tick(advance: Callable[[float], None]) -> None:

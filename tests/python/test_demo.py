@@ -100,3 +100,10 @@ def test_a_script_that_cannot_be_read(tmp_path, text):
     result = CliRunner().invoke(tidegate, ["mock", "--port", "0", "--script", str(path)])
     assert result.exit_code != 0
     assert "must be" in result.output
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["drop-in", "native"])
+async def test_the_outage_is_survived_by_either_client(monkeypatch, installed):
+    if not installed:
+        monkeypatch.setattr(_demo.importlib.util, "find_spec", lambda _: None)
+    assert (await _demo._outage()).as_expected()
