@@ -287,24 +287,35 @@ def test_real_lines_are_as_the_reference_says(tmp_path):
         log_file=tmp_path / "log.jsonl",
         prices={"m": {"input": 1, "output": 2}},
     )
-    down = {"match": {"model": "down"}, "respond": {"status": 500}}
+    down, gone = ({"match": {"model": model}, "respond": {"status": 500}} for model in ("down", "gone"))
     hint = {"match": {"model": "hint"}, "respond": {"status": 429, "headers": {"retry-after": "100"}}}
     script = [{"status": 429, "headers": {"retry-after": "0.01"}}]
-    with FaultServer(script, rules=[down, hint], latency_ms=5) as server:
+    with FaultServer(script, rules=[down, gone, hint], latency_ms=5) as server:
         client = AsyncClient(server.url, "key", gate=gate)
 
-        async def main():
+        async def crowd():
             with tags(route="r"):
-                calls = [client.post("/chat/completions", json=CHAT) for _ in range(4)]
-                await asyncio.gather(*calls)
+                await asyncio.gather(*[client.post("/chat/completions", json=CHAT) for _ in range(4)])
+
+        async def main():
+            await crowd()
+            await gate.call(crowd)
             await client.post("/chat/completions", json={**CHAT, "model": "hint"})
 
         with pytest.raises(CallError):
             asyncio.run(main())
         other = Client(server.url, "key", gate=gate, max_retries=0)
-        while '"event":"breaker"' not in (tmp_path / "log.jsonl").read_text("utf-8"):
+
+        def opened(model):
+            told = lines(tmp_path / "log.jsonl")
+            return any(line["event"] == "breaker" and line.get("model") == model for line in told)
+
+        while not opened("down"):
             with pytest.raises(CallError), tags(route="r"):
                 other.post("/chat/completions", json={**CHAT, "model": "down"})
+        while not opened("gone"):
+            with pytest.raises(CallError), tags(route="r"):
+                gate.call(other.post, "/chat/completions", json={**CHAT, "model": "gone"})
         server.script([{"body_json": NAMED_OTHERWISE}])
         other.post("/chat/completions", json=CHAT, headers={"Idempotency-Key": "order-1"})
     seen = collections.defaultdict(set)

@@ -253,11 +253,11 @@ def _large(content, length, mode):
 
 
 def _over_limit(mode):
-    body, _ = _generated(17 * 1024 * 1024)
+    body, _ = _generated(65 * 1024 * 1024)
     with serving.server([_answer(body, 1 << 20)], repeat_last=True) as server:
         client = adapter.client(server.url, adapter.gate({"max_attempts": 1}), mode)
         (call,) = play(server, client, [Planned(stream=True)], mode).calls
         with pytest.raises(
-            Exception, match="an event of the stream is larger than the limit of 16777216 bytes"
+            Exception, match="an event of the stream is larger than the limit of 67108864 bytes"
         ):
             raise call.error
