@@ -133,7 +133,7 @@ impl Call {
     /// Somebody around this gate makes a failed request again. To the upstream that is a retry, and so it is to
     /// the budget; when that is empty, this call retries nothing of its own.
     fn resent(&mut self, now: Instant, requests: u32) -> Step {
-        self.events.push((Kind::Stacked, Facts { attempts: Some(requests), ..Facts::default() }));
+        self.tell(Kind::Stacked, Facts { attempts: Some(requests), ..Facts::default() });
         if self.withdraw(now, Cost::Plain).is_err() {
             self.plan.max_attempts = 1;
         }
@@ -316,7 +316,7 @@ impl Call {
         }
         self.retry_pending = true;
         self.retries.push(RetryMade { reason: class.as_str().into(), delay });
-        self.events.push((
+        self.tell(
             Kind::Retry,
             Facts {
                 attempt: Some(self.attempts + 1),
@@ -325,7 +325,7 @@ impl Call {
                 retry_after_s: hint.map(|hint| hint.as_secs_f64()),
                 ..Facts::default()
             },
-        ));
+        );
         Step::Sleep { until: now + delay }
     }
 }
@@ -345,7 +345,7 @@ impl Call {
         let waited = now.since(queued_at);
         self.queue += waited;
         if waited > WORTH_TELLING {
-            self.events.push((Kind::Wait, Facts { queue_s: Some(waited.as_secs_f64()), ..Facts::default() }));
+            self.tell(Kind::Wait, Facts { queue_s: Some(waited.as_secs_f64()), ..Facts::default() });
         }
     }
 
@@ -364,7 +364,15 @@ impl Call {
             latency_s: Some(now.since(self.sent_at).as_secs_f64()),
             ..Facts::default()
         };
-        self.events.push((Kind::Attempt, facts));
+        self.tell(Kind::Attempt, facts);
+    }
+
+    /// Most calls have one event, and facts are large.
+    fn tell(&mut self, kind: Kind, facts: Facts) {
+        if self.events.is_empty() {
+            self.events.reserve_exact(1);
+        }
+        self.events.push((kind, facts));
     }
 
     /// Ends the call. An upstream failure, where there was one, is the cause; a refusal of our own is it where

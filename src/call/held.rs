@@ -19,13 +19,17 @@ impl Call {
         let mut breaker = self.scope.breaker.as_ref()?.lock();
         let (generation, late) = (breaker.generation(), breaker.late_total());
         let result = f(&mut breaker);
-        if breaker.generation() != generation {
+        let late = breaker.late_total().saturating_sub(late);
+        let changed = (breaker.generation() != generation).then(|| {
             let state = breaker.state();
             let reason = breaker.reason().filter(|_| state == State::Open).map(OpenReason::as_str);
-            let facts = Facts { outcome: Some(state.as_str()), reason, ..Facts::default() };
-            self.events.push((Kind::Breaker, facts));
+            Facts { outcome: Some(state.as_str()), reason, ..Facts::default() }
+        });
+        drop(breaker);
+        self.late += late;
+        if let Some(facts) = changed {
+            self.tell(Kind::Breaker, facts);
         }
-        self.late += breaker.late_total().saturating_sub(late);
         Some(result)
     }
 
@@ -92,6 +96,10 @@ impl Call {
         }
     }
 
+    fn holds_anything(&self) -> bool {
+        self.permit.is_some() || self.money.is_some() || self.ticket.is_some() || self.retry_pending
+    }
+
     /// Nobody waits for this call any more: it gives back what it holds. Does nothing once it is over.
     pub fn abandon(&mut self, now: Instant) {
         if self.permit.is_some() {
@@ -118,6 +126,8 @@ pub(super) fn outcome(verdict: &Verdict) -> Outcome {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.abandon(clock::now());
+        if self.holds_anything() {
+            self.abandon(clock::now());
+        }
     }
 }
