@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NEXT = (
     "Next: run `tidegate mock` and call it from your code: "
-    'tidegate.Client("http://127.0.0.1:8089/v1", "test").post("/chat/completions", json={...}); '
+    'tidegate.OpenAI(base_url="http://127.0.0.1:8089/v1", api_key="test").chat.completions.create(...); '
     "docs/quickstart.md goes on from there"
 )
 
