@@ -94,7 +94,10 @@ def _body(once: Once, execution: Execution | None) -> Any:
 
 
 def _guarded(once: Once) -> Any:
-    return _bounded(once, once.call) if once.guard is None else once.guard.run()
+    if once.guarding is None:
+        return _bounded(once, once.call)
+    once.guard = once.guarding()
+    return once.guard.run()
 
 
 def _hold(once: Once, execution: Execution, *, watched: bool) -> _core.Hold:
@@ -243,7 +246,8 @@ async def _body_async(once: Once, execution: Execution | None) -> Any:
 async def _bounded_async(once: Once) -> Any:
     import asyncio
 
-    if once.guard is not None:
+    if once.guarding is not None:
+        once.guard = once.guarding()
         return await once.guard.run_async()
     if once.policy.timeout is None:
         return await once.call()

@@ -93,7 +93,18 @@ Life: TypeAlias = Generator[Step, Any, Any]
 class Once:
     """One call under one key."""
 
-    __slots__ = ("call", "fingerprint", "flights", "guard", "key", "policy", "store", "telling", "tool")
+    __slots__ = (
+        "call",
+        "fingerprint",
+        "flights",
+        "guard",
+        "guarding",
+        "key",
+        "policy",
+        "store",
+        "telling",
+        "tool",
+    )
 
     def __init__(
         self,
@@ -106,7 +117,7 @@ class Once:
         policy: ToolPolicy,
         fingerprint: bytes,
         call: Callable[[], Any],
-        guard: GuardedCall | None = None,
+        guarding: Callable[[], GuardedCall] | None = None,
     ) -> None:
         self.store = store
         self.flights = flights
@@ -116,7 +127,9 @@ class Once:
         self.policy = policy
         self.fingerprint = fingerprint
         self.call = call
-        self.guard = guard
+        # One for each execution: a call behind the gates is made once.
+        self.guarding = guarding
+        self.guard: GuardedCall | None = None
 
     def life(self) -> Life:
         """Run the tool once, or give what an earlier run left."""
@@ -187,7 +200,7 @@ class Once:
             except Exception as error:
                 if isinstance(error, OutcomeUnknownError) and error.key == self.key:
                     raise
-                if self.guard is not None and not self.guard.entered:
+                if self._was_kept_out():
                     yield from self._turned_away(execution, error)
                 yield from self._failed(execution, error)
             except BaseException:
@@ -200,13 +213,18 @@ class Once:
         finally:
             self.flights.land(self.key, flight)
 
+    def _was_kept_out(self) -> bool:
+        """Tell whether the gates have not let the tool begin."""
+        return self.guarding is not None and (self.guard is None or not self.guard.entered)
+
     def _abandoned(self, execution: Execution) -> None:
         """Let go of a call that was cancelled or interrupted. There is no time to wait for the store."""
         effect = self.policy.effect
-        fail = _core.Operation.fail(execution._owner, execution.fence, effect != "transactional")
+        may_have_acted = effect != "transactional" and not self._was_kept_out()
+        fail = _core.Operation.fail(execution._owner, execution.fence, may_have_acted)
         if self.store.answer(self.key, fail) is None:
             self.store.post(self.key, fail, _AFTER)
-        outcome = "in_doubt" if effect == "at_most_once" else "failed"
+        outcome = "in_doubt" if may_have_acted and effect == "at_most_once" else "failed"
         self.telling.tell(
             self, "cancelled", decision="executed", outcome=outcome, reason="cancelled",
             attempts=execution.attempt,

@@ -42,12 +42,12 @@ class Tools:
 
     def once(self, tool: str, key: str, policy: ToolPolicy, print_: bytes, call: Callable[[], Any]) -> Once:
         """Return a call that is ready to be lived."""
-        guard = None
+        guarding = None
         if policy.guard is not None:
-            harmless = policy.may_repeat
-            guard = GuardedCall(
-                self._engine, call, tool, policy.guard, harmless=harmless, counted_elsewhere=True
-            )
+            guarding = functools.partial(
+                GuardedCall, self._engine, call, tool, policy.guard,
+                harmless=policy.may_repeat, counted_elsewhere=True,
+            )  # fmt: skip
         return Once(
             self.store,
             self.flights,
@@ -57,7 +57,7 @@ class Tools:
             policy=policy,
             fingerprint=print_,
             call=call,
-            guard=guard,
+            guarding=guarding,
         )
 
     def check(self, policy: ToolPolicy, *, is_async: bool) -> None:

@@ -192,6 +192,29 @@ async def test_calls_of_a_tool_queue_for_its_limits():
     assert most[0] == 2
 
 
+async def test_a_call_that_leaves_the_queue_of_its_tool_has_done_nothing():
+    gate, calls, go = made(limits={"charge": Limits(concurrency=1)}), [], asyncio.Event()
+
+    @gate.tool(key="{order}", guard=CallPolicy())
+    async def charge(order):
+        calls.append(order)
+        await go.wait()
+        return order
+
+    first = asyncio.create_task(charge("1"))
+    second = asyncio.create_task(charge("2"))
+    async with asyncio.timeout(10):
+        while not any(scope["queued"] for scope in gate.snapshot()["scopes"]):  # noqa: ASYNC110 another thread's
+            await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go.set()
+    assert await first == "1"
+    assert await charge("2") == "2"
+    assert calls == ["1", "2"]
+
+
 async def test_a_duplicate_joins_a_tool_that_is_being_repeated():
     gate, calls = made(), []
 
