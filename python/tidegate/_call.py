@@ -204,7 +204,11 @@ class GuardedCall:
                 return result
             finally:
                 _layers.outer.reset(token)
-            time.sleep(wait)
+            try:
+                time.sleep(wait)
+            except BaseException:
+                self.guard.leave()
+                raise
 
     async def run_async(self) -> Any:
         """Make the call on the running loop."""

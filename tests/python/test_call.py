@@ -26,6 +26,7 @@ from tidegate import (
     RetryBudget,
     RetryPolicy,
     Timeouts,
+    _call,
 )
 from tidegate.testing import FaultServer
 
@@ -319,3 +320,20 @@ def test_a_wrong_function_is_refused():
             gate().call(wrong)
     with pytest.raises(ConfigError):
         gate().call(print, policy=1)
+
+
+def test_an_interrupt_in_the_wait_before_a_retry_ends_the_call(monkeypatch):
+    made = gate(retry=RetryPolicy(max_attempts=3, base=5.0, cap=5.0, min_delay=1.0))
+
+    def interrupt(seconds):
+        assert seconds >= 1.0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_call.time, "sleep", interrupt)
+    before = made.snapshot()["scopes"]
+    with pytest.raises(KeyboardInterrupt) as raised:
+        made.call(Flaky(9), policy=CallPolicy(name="fails"))
+    # The traceback still holds the call, which has given back what it paid for the retry.
+    assert before == []
+    assert raised.value.__traceback__ is not None
+    assert made.snapshot()["scopes"][0]["retry_budget"]["balance"] == 100
