@@ -211,3 +211,16 @@ def test_an_error_that_a_call_raised_survives(clone):
     assert twin.info.attempts == 2
     assert len(twin.info.retries) == 1
     assert b"CANARY" not in pickle.dumps(error)
+
+
+def _tool_errors(cls=tidegate.ToolError):
+    return [cls, *(found for sub in cls.__subclasses__() for found in _tool_errors(sub))]
+
+
+@pytest.mark.parametrize("cls", _tool_errors(), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_errors_of_tools_survive_pickling(cls, protocol):
+    error = cls("what happened", tool="pay", key="order-7", reason="why", attempts=2, retry_after=1.5)
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is cls
+    assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
