@@ -88,6 +88,9 @@ impl Pump {
                 biased;
                 () = pipe.closed.notified() => {
                     self.stream.cancel();
+                    // The connection is a task of its own, woken by that. It goes first, so that whoever waits for
+                    // the end of the stream finds it closed.
+                    tokio::task::yield_now().await;
                     false
                 }
                 more = self.stream.read(&mut items) => more,
