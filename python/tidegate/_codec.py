@@ -23,6 +23,7 @@ OMITTED = "omitted"
 LARGEST = 1 << 20
 
 _MARK = "$tidegate"
+_write = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class NotStorableError(Exception):
@@ -32,7 +33,7 @@ class NotStorableError(Exception):
 def encode(value: object) -> tuple[str, bytes]:
     """Return the name of the codec and the bytes; of what cannot be kept, a note instead."""
     try:
-        data = json.dumps(_plain(value), separators=(",", ":"), allow_nan=False).encode()
+        data = _write(_plain(value)).encode()
     except (NotStorableError, RecursionError) as error:
         return OMITTED, json.dumps({"why": str(error)}).encode()
     if len(data) > LARGEST:

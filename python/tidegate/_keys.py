@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import string
 import uuid
 import warnings
@@ -13,8 +12,6 @@ from tidegate._errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from tidegate._tool_policy import ToolPolicy
 
 
 class IdempotencyKeyWarning(UserWarning):
@@ -99,48 +96,3 @@ def key_from(template: str | Callable[..., str], tool: str, arguments: Mapping[s
         raise ConfigError(
             "tool.key", template, f"must name arguments of {tool} ({names}) in braces: {error!r}"
         ) from error
-
-
-def bound_arguments(signature: inspect.Signature, args: Any, keywords: Any) -> dict[str, Any]:
-    """Return the arguments of a call by name, the same however they were passed.
-
-    Raises:
-        TypeError: The function does not take them.
-    """
-    arguments = signature.bind(*args, **keywords).arguments
-    named: dict[str, Any] = {}
-    for name, value in arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            named.update(value)
-        else:
-            named[name] = list(value) if kind is inspect.Parameter.VAR_POSITIONAL else value
-    return named
-
-
-def fingerprint(
-    tool: str, policy: ToolPolicy, signature: inspect.Signature | None, arguments: Mapping[str, Any]
-) -> bytes:
-    """Return what tells two calls under one key apart.
-
-    An argument that equals its default is left out, so that a new one with a default changes nothing.
-
-    Raises:
-        EncodeError: An argument has no form in JSON; names its path.
-    """
-    parameters = signature.parameters if signature is not None else {}
-    chosen = {}
-    for name, value in arguments.items():
-        if name in policy.ignore or (policy.fields is not None and name not in policy.fields):
-            continue
-        parameter = parameters.get(name)
-        if parameter is not None and _same(parameter.default, value):
-            continue
-        chosen[name] = value
-    return _core.fingerprint(tool, policy.version, chosen)
-
-
-def _same(default: object, value: object) -> bool:
-    return default is value or (
-        type(default) is type(value) and isinstance(value, str | int | float) and default == value
-    )

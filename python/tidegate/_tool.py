@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import weakref
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _core, _drive_once, _journal
-from tidegate._call import GuardedCall, is_async
+from tidegate._call import GuardedCall
+from tidegate._callee import Callee, callee_of
 from tidegate._errors import ConfigError
 from tidegate._fields import unknown_field
 from tidegate._flights import Flights
-from tidegate._keys import bound_arguments, checked_key, fingerprint, key_from
+from tidegate._keys import checked_key, key_from
 from tidegate._once import Once
 from tidegate._skipped import Reason, Skipped, reason_of_gates, reason_to_skip
 from tidegate._telling import Telling
@@ -80,43 +79,12 @@ def run_once(  # noqa: PLR0917 in the order of `Gate.once`
     tools: Tools, key: str, function: Callable[..., Any], args: Any, keywords: Any, policy: ToolPolicy
 ) -> Any:
     """Run a function once under a key; an awaitable if the function is async."""
-    wants = is_async(function)
-    tools.check(policy, is_async=wants)
+    callee = callee_of(function)
+    tools.check(policy, is_async=callee.is_async)
     key = checked_key(key)
-    signature = _signature(function)
-    name = str(getattr(function, "__qualname__", type(function).__qualname__))
-    arguments = _named(signature, args, keywords)
-    print_ = fingerprint(name, policy, signature, arguments)
-    once = tools.once(name, key, policy, print_, functools.partial(function, *args, **keywords))
-    return _drive_once.run_async(once) if wants else _drive_once.run(once)
-
-
-def _named(signature: inspect.Signature | None, args: Any, keywords: Any) -> dict[str, Any]:
-    if signature is None:
-        return {**{str(index): value for index, value in enumerate(args)}, **keywords}
-    return bound_arguments(signature, args, keywords)
-
-
-# Reading a signature takes as long as the rest of `once` together.
-_signatures: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        known = _signatures.get(function)
-    except TypeError:  # it cannot be hashed, or not be referred to weakly
-        return _read_signature(function)
-    if known is None and (known := _read_signature(function)) is not None:
-        with contextlib.suppress(TypeError):
-            _signatures[function] = known
-    return known
-
-
-def _read_signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):  # written in C
-        return None
+    print_ = callee.fingerprint(callee.name, policy, callee.bound(args, keywords))
+    once = tools.once(callee.name, key, policy, print_, functools.partial(function, *args, **keywords))
+    return _drive_once.run_async(once) if callee.is_async else _drive_once.run(once)
 
 
 def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, Any]) -> Any:
@@ -126,8 +94,7 @@ def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, An
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError("tool", getattr(function, "__qualname__", function), "cannot be a generator")
     tool = Tool(tools, function, settings)
-    tools.check(tool.policy, is_async=is_async(function))
-    if is_async(function):
+    if tool.is_async:
 
         @functools.wraps(function)
         async def call_async(*args: Any, **keywords: Any) -> Any:
@@ -148,12 +115,12 @@ def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, An
 class Tool:
     """A function with its declarations."""
 
-    __slots__ = ("_fallback", "_function", "_key", "_signature", "_tools", "critical", "name", "policy")
+    __slots__ = ("_callee", "_fallback", "_function", "_key", "_tools", "critical", "name", "policy")
 
     def __init__(self, tools: Tools, function: Callable[..., Any], settings: dict[str, Any]) -> None:
         self._tools = tools
         self._function = function
-        self._signature = inspect.signature(function)
+        self._callee = Callee(function, inspect.signature(function))
         self._key = settings.pop("key", None)
         self._fallback = settings.pop("fallback", _NOTHING)
         self.critical = settings.pop("critical", True)
@@ -164,6 +131,12 @@ class Tool:
         if self._key is not None and not isinstance(self._key, str) and not callable(self._key):
             rule = "must be a template such as 'refund:{order_id}', or a function of the arguments"
             raise ConfigError("tool.key", repr(self._key), rule)
+        tools.check(self.policy, is_async=self.is_async)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a call returns an awaitable."""
+        return self._callee.is_async
 
     def run(self, args: Any, keywords: Any) -> Any:
         """Call the tool on this thread."""
@@ -189,14 +162,14 @@ class Tool:
         return await instead if inspect.isawaitable(instead) else instead
 
     def _once(self, args: Any, keywords: Any) -> Once:
-        arguments = bound_arguments(self._signature, args, keywords)
-        first = next(iter(self._signature.parameters), None)
+        arguments = self._callee.bound(args, keywords)
+        first = self._callee.first
         if first in ("self", "cls"):
             owner = arguments.pop(first, None)
             template_arguments = {**arguments, first: owner} if isinstance(self._key, str) else arguments
         else:
             template_arguments = arguments
-        print_ = fingerprint(self.name, self.policy, self._signature, arguments)
+        print_ = self._callee.fingerprint(self.name, self.policy, arguments)
         if self._key is not None:
             key = key_from(self._key, self.name, template_arguments)
         else:

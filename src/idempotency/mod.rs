@@ -17,6 +17,7 @@
 
 mod fingerprint;
 pub mod key;
+mod leases;
 mod memory;
 mod protocol;
 mod record;
@@ -25,6 +26,7 @@ mod sqlite;
 mod store;
 
 pub use self::fingerprint::{Fingerprint, digest, fingerprint, sha256};
+pub use self::leases::{Held, Leases, OnLoss};
 pub use self::memory::Memory;
 pub use self::protocol::{Answer, Begin, Failure, Operation, Resolution, apply};
 pub use self::record::{Claim, Effect, NEVER, Outcome, Owner, Record, State};

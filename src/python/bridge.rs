@@ -361,15 +361,14 @@ pub(crate) fn submit(
 }
 
 /// A ticket for what is ready later, which `start` arranges to be told to the courier: the next pieces of
-/// `stream`, or nothing but the news.
-pub(crate) fn wait_for(
+/// `stream`, or nothing but the news. Beside it, what `start` returned.
+pub(crate) fn wait_for<T>(
     py: Python<'_>,
     stream: Option<Py<PyStream>>,
-    start: impl FnOnce(Courier),
-) -> PyResult<Ticket> {
+    start: impl FnOnce(Courier) -> T,
+) -> PyResult<(Ticket, T)> {
     let (ticket, courier) = register(py, None, stream)?;
-    start(courier);
-    Ok(ticket)
+    Ok((ticket, start(courier)))
 }
 
 /// A ticket for what is there already.

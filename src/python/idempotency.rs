@@ -2,7 +2,6 @@
 //! loop or blocking.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -20,8 +19,8 @@ use crate::clock;
 use crate::config;
 use crate::event::{Digest, Event, Facts, Kind, SCHEMA, unix_seconds};
 use crate::idempotency::{
-    self, Answer, Begin, Claim, Effect, Failure, Fingerprint, NEVER, Operation, Outcome, Owner, Record,
-    Resolution, State, Store, StoreError, key,
+    self, Answer, Begin, Claim, Effect, Failure, Fingerprint, Held, Leases, NEVER, Operation, Outcome, Owner,
+    Record, Resolution, State, Store, StoreError, key,
 };
 use crate::metrics::IdempotencyOutcome;
 
@@ -31,8 +30,6 @@ pub(crate) enum Answered {
     Record(Result<Option<Box<Record>>, StoreError>),
     Records(Result<Vec<(String, Record)>, StoreError>),
     Count(Result<u64, StoreError>),
-    /// The lease is another's, or can no longer be vouched for.
-    LeaseLost,
 }
 
 pub(crate) fn into_python(py: Python<'_>, answered: Answered) -> PyResult<Py<PyAny>> {
@@ -51,7 +48,6 @@ pub(crate) fn into_python(py: Python<'_>, answered: Answered) -> PyResult<Py<PyA
             pairs.collect::<PyResult<Vec<_>>>()?.into_pyobject(py)?
         }
         Answered::Count(count) => told(py, count)?.into_pyobject(py)?.into_any(),
-        Answered::LeaseLost => true.into_pyobject(py)?.to_owned().into_any(),
     };
     Ok(object.unbind())
 }
@@ -193,7 +189,7 @@ impl PyOperation {
 pub(crate) struct PyStore {
     engine: Py<PyEngine>,
     url: String,
-    store: PerProcess<Store>,
+    leases: PerProcess<Leases>,
 }
 
 #[pymethods]
@@ -201,7 +197,7 @@ impl PyStore {
     #[new]
     fn new(py: Python<'_>, engine: Py<PyEngine>, url: String) -> PyResult<Self> {
         let store = Store::open(&url).map_err(|error| config_error(py, &error))?;
-        Ok(Self { engine, url, store: PerProcess::new(store) })
+        Ok(Self { engine, url, leases: PerProcess::new(Leases::new(store)) })
     }
 
     /// `memory`, `sqlite` or `redis`.
@@ -278,23 +274,18 @@ impl PyStore {
         watched: bool,
     ) -> PyResult<PyHold> {
         let _inside = runtime::enter(py);
-        let lost = Arc::new(AtomicBool::new(false));
-        let lease = length("lease", lease)?;
-        let beats = Heartbeats {
-            store: self.current(py)?,
-            key: key.into(),
-            claim: claim(owner, fence)?,
-            lease,
-            lost: Arc::clone(&lost),
-        };
-        let (task, ticket) = if watched {
-            (None, Some(bridge::submit(py, None, |courier| spawn(py, courier, beats.beat()))?))
-        } else {
-            let task = runtime::handle(py)?.spawn(async move { drop(beats.beat().await) });
-            (Some(Task::new(task.abort_handle())), None)
-        };
-        let ticket = ticket.map(|ticket| Py::new(py, ticket)).transpose()?;
-        Ok(PyHold { lost, task, ticket })
+        let (claim, lease) = (claim(owner, fence)?, length("lease", lease)?);
+        let leases = self.leases(py)?;
+        if let Some(renewing) = leases.renewing() {
+            runtime::handle(py)?.spawn(renewing);
+        }
+        let lease_of = |on_loss| leases.hold(key, claim, lease, on_loss);
+        if !watched {
+            return Ok(PyHold::new(lease_of(None), None));
+        }
+        let (ticket, held) =
+            bridge::wait_for(py, None, |courier| lease_of(Some(Box::new(move || courier.ready()))))?;
+        Ok(PyHold::new(held, Some(Py::new(py, ticket)?)))
     }
 
     /// Opens a transaction for a tool that writes to this store's file; `None` for a store that is no file.
@@ -414,8 +405,13 @@ impl Ask {
 
 impl PyStore {
     /// Connects anew in a process that was forked: the parent's connection is not to be shared.
+    fn leases(&self, py: Python<'_>) -> PyResult<Arc<Leases>> {
+        let open = || Store::open(&self.url).map(Leases::new);
+        self.leases.get(open).map_err(|error| config_error(py, &error))
+    }
+
     fn current(&self, py: Python<'_>) -> PyResult<Arc<Store>> {
-        self.store.get(|| Store::open(&self.url)).map_err(|error| config_error(py, &error))
+        Ok(Arc::clone(self.leases(py)?.store()))
     }
 
     fn ask(&self, py: Python<'_>, key: &str, operation: &PyOperation) -> PyResult<Ask> {
@@ -436,43 +432,20 @@ fn spawn<S: Sink>(
     Ok(Task::new(task.abort_handle()))
 }
 
-struct Heartbeats {
-    store: Arc<Store>,
-    key: String,
-    claim: Claim,
-    lease: Duration,
-    lost: Arc<AtomicBool>,
-}
-
-impl Heartbeats {
-    /// Renews the lease three times in its length; ends when it is lost. A store that does not answer takes it
-    /// only when it has run out.
-    async fn beat(self) -> Answered {
-        let heartbeat = Operation::Heartbeat { claim: self.claim, lease: self.lease, note: None };
-        let mut held_until = clock::now() + self.lease;
-        loop {
-            clock::sleep_until(clock::now() + self.lease / 3).await;
-            let asked = clock::now();
-            let answer = self.store.apply(&self.key, &heartbeat, self.lease / 3).await;
-            match answer {
-                Ok(Answer::Held) => held_until = asked + self.lease,
-                Err(_) if clock::now() < held_until => {}
-                Ok(_) | Err(_) => {
-                    self.lost.store(true, Ordering::Release);
-                    return Answered::LeaseLost;
-                }
-            }
-        }
-    }
-}
-
 /// A lease that is being renewed.
 #[pyclass(frozen, name = "Hold", module = "tidegate._core")]
 pub(crate) struct PyHold {
-    lost: Arc<AtomicBool>,
-    task: Option<Task>,
+    /// Not to be touched after a fork: its locks are the parent's.
+    held: Option<Held>,
     #[pyo3(get)]
     ticket: Option<Py<Ticket>>,
+    generation: u64,
+}
+
+impl PyHold {
+    fn new(held: Held, ticket: Option<Py<Ticket>>) -> Self {
+        Self { held: Some(held), ticket, generation: runtime::generation() }
+    }
 }
 
 #[pymethods]
@@ -480,13 +453,16 @@ impl PyHold {
     /// Whether the lease is another's, or can no longer be vouched for.
     #[getter]
     fn lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.held.as_ref().is_some_and(Held::is_lost)
     }
 
     /// Stops renewing it.
     fn stop(&self) {
-        if let Some(task) = &self.task {
-            task.stop();
+        if self.generation != runtime::generation() {
+            return;
+        }
+        if let Some(held) = &self.held {
+            held.let_go();
         }
         if let Some(ticket) = &self.ticket {
             ticket.get().cancel();
@@ -496,8 +472,8 @@ impl PyHold {
 
 impl Drop for PyHold {
     fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.stop();
+        if self.generation != runtime::generation() {
+            std::mem::forget(self.held.take());
         }
     }
 }

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use super::blocking::{self, Mailbox};
-use super::bridge::{self, Ticket};
+use super::bridge::{self, Courier, Ticket};
 use super::errors;
 use super::outcome::{Delivery, Sink, lost};
 use super::response::PyCallInfo;
@@ -176,7 +176,8 @@ impl PyStream {
             Err(error) => return bridge::resolved(py, Err(error)),
         }
         let tap = this.tap()?;
-        bridge::wait_for(py, Some(slf.clone().unbind()), |courier| tap.when_ready(move || courier.ready()))
+        let wait = |courier: Courier| tap.when_ready(move || courier.ready());
+        Ok(bridge::wait_for(py, Some(slf.clone().unbind()), wait)?.0)
     }
 
     /// The next pieces, waited for without the GIL.
@@ -213,7 +214,8 @@ impl PyStream {
         if tap.is_done() {
             return bridge::resolved(py, Ok(py.None().into_bound(py)));
         }
-        bridge::wait_for(py, None, |courier| tap.when_done(move || courier.ready()))
+        let wait = |courier: Courier| tap.when_done(move || courier.ready());
+        Ok(bridge::wait_for(py, None, wait)?.0)
     }
 
     fn __repr__(&self) -> String {
