@@ -37,7 +37,7 @@ const SCHEMA: &str = "
         codec TEXT,
         result BLOB,
         note TEXT
-    );
+    ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS tidegate_idempotency_expires ON tidegate_idempotency (expires);
 ";
 
@@ -245,10 +245,14 @@ fn write(connection: &Connection, key: &str, record: Option<&Record>) -> rusqlit
     let outcome = record.outcome.as_ref();
     connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO tidegate_idempotency
+            "INSERT INTO tidegate_idempotency
              (key, fingerprint, state, effect, tool, owner, fence, attempts, lease_until, retention, created,
               updated, started, expires, ok, codec, result, note)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+             ON CONFLICT (key) DO UPDATE SET
+             (fingerprint, state, effect, tool, owner, fence, attempts, lease_until, retention, created, updated,
+              started, expires, ok, codec, result, note)
+             = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
         )?
         .execute(params![
             key,

@@ -8,135 +8,112 @@
 --   fail:      owner, fence, 'no_effect' or 'unknown'
 --   resolve:   fence ('' for any), 'not_done', or 'done', ok, codec, result
 -- Returns the answer's name and what belongs to it.
+--
+-- The server runs nothing else meanwhile: hence few calls, and no tables.
 
-local key, operation = KEYS[1], ARGV[2]
+local call, key, operation = redis.call, KEYS[1], ARGV[2]
 -- A record that only a decision may end has a TTL all the same, ten years: no key is ever without.
 local NEVER = 315360000000
 
-local now
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-else
-  now = tonumber(ARGV[1])
+local now = tonumber(ARGV[1])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local names = {'state', 'owner', 'fence', 'fingerprint', 'effect', 'attempts', 'lease_until', 'retention', 'created',
-  'updated', 'started', 'expires'}
-local values = redis.call('HMGET', key, unpack(names))
-local record
-if values[1] then
-  record = {}
-  for index, name in ipairs(names) do record[name] = values[index] end
-  for _, name in ipairs({'fence', 'attempts', 'lease_until', 'retention', 'created', 'updated'}) do
-    record[name] = tonumber(record[name])
-  end
-  now = math.max(now, record.updated)
+local state, owner, fence, fingerprint, effect, attempts, lease_until, retention, created, updated, started, expires =
+  unpack(call('HMGET', key, 'state', 'owner', 'fence', 'fingerprint', 'effect', 'attempts', 'lease_until',
+    'retention', 'created', 'updated', 'started', 'expires'))
+if state then
+  fence, lease_until, retention = tonumber(fence), tonumber(lease_until), tonumber(retention)
+  now = math.max(now, tonumber(updated))
   -- '' stands for never.
-  if record.expires ~= '' and tonumber(record.expires) <= now then
-    redis.call('DEL', key)
-    record = nil
+  if expires ~= '' and tonumber(expires) <= now then
+    call('DEL', key)
+    state = nil
   end
 end
 
--- '%.0f' because Lua writes large numbers as 1.7e+12.
-local function whole(number) return string.format('%.0f', number) end
-
--- Writes what changed, and when Redis may forget it.
-local function put(changes, expires)
-  local flat = {'updated', whole(now), 'expires', expires and whole(expires) or ''}
-  for name, value in pairs(changes) do
-    flat[#flat + 1] = name
-    flat[#flat + 1] = type(value) == 'number' and whole(value) or value
-  end
-  redis.call('HSET', key, unpack(flat))
-  redis.call('PEXPIRE', key, whole(math.max(expires and expires - now or NEVER, 1)))
+-- Writes what changed, and when Redis may forget it; nil is never.
+local function put(forget, ...)
+  call('HSET', key, 'updated', now, 'expires', forget or '', ...)
+  call('PEXPIRE', key, math.max(forget and forget - now or NEVER, 1))
 end
 
-local function may_repeat(effect) return effect ~= 'at_most_once' end
+local function may_repeat(kind) return kind ~= 'at_most_once' end
 
--- When a record that is being worked on may be forgotten; nil is never.
-local function expiry(state, effect, lease_until, retention)
-  if state == 'started' and not may_repeat(effect) then return nil end
-  return lease_until + retention
-end
-
-local function renew(changes, state, lease)
-  changes.lease_until = now + lease
-  put(changes, expiry(state, record.effect, changes.lease_until, record.retention))
-end
-
-local function doubt()
-  put({state = 'in_doubt', lease_until = now}, nil)
-end
-
-local function finish(ok, codec, result)
-  put({state = 'done', ok = ok, codec = codec, result = result, lease_until = now}, now + record.retention)
+-- When a record that is being worked on may be forgotten.
+local function expiry(as, kind, leased, kept)
+  if as == 'started' and not may_repeat(kind) then return nil end
+  return leased + kept
 end
 
 local function acquire()
-  local lease, retention = tonumber(ARGV[7]), tonumber(ARGV[8])
-  local state = ARGV[9] == '1' and 'started' or 'claimed'
-  local changes = {
-    state = state, owner = ARGV[3], fingerprint = ARGV[4], effect = ARGV[5], tool = ARGV[6],
-    retention = retention, lease_until = now + lease, note = '',
-    fence = (record and record.fence or 0) + 1,
-    attempts = (record and record.attempts or 0) + 1,
-    created = record and record.created or now,
-    started = state == 'started' and now or '',
-  }
-  put(changes, expiry(state, ARGV[5], changes.lease_until, retention))
-  return {'acquired', whole(changes.fence), whole(changes.attempts)}
+  local as, leased, kept = ARGV[9] == '1' and 'started' or 'claimed', now + ARGV[7], tonumber(ARGV[8])
+  local next_fence, next_attempt, since = 1, 1, now
+  if state then next_fence, next_attempt, since = fence + 1, attempts + 1, created end
+  put(expiry(as, ARGV[5], leased, kept), 'state', as, 'owner', ARGV[3], 'fingerprint', ARGV[4], 'effect', ARGV[5],
+    'tool', ARGV[6], 'retention', kept, 'lease_until', leased, 'note', '', 'fence', next_fence,
+    'attempts', next_attempt, 'created', since, 'started', as == 'started' and now or '')
+  return {'acquired', next_fence, next_attempt}
 end
 
+local function doubt() put(nil, 'state', 'in_doubt', 'lease_until', now) end
+
+local function in_doubt() return {'in_doubt', fence, tonumber(started ~= '' and started or created)} end
+
 if operation == 'begin' then
-  if not record then return acquire() end
-  if record.fingerprint ~= ARGV[4] then return {'mismatch'} end
-  local function in_doubt()
-    return {'in_doubt', whole(record.fence), record.started ~= '' and record.started or whole(record.created)}
-  end
-  if record.state == 'done' then
-    local outcome = redis.call('HMGET', key, 'ok', 'codec', 'result')
+  if not state then return acquire() end
+  if fingerprint ~= ARGV[4] then return {'mismatch'} end
+  if state == 'done' then
+    local outcome = call('HMGET', key, 'ok', 'codec', 'result')
     return {'replay', outcome[1], outcome[2], outcome[3]}
   end
-  if record.state == 'in_doubt' then return in_doubt() end
-  if record.owner == ARGV[3] then return {'acquired', whole(record.fence), whole(record.attempts)} end
-  if now < record.lease_until then return {'in_progress', whole(record.lease_until - now)} end
-  if record.state == 'started' and not (may_repeat(record.effect) and may_repeat(ARGV[5])) then
+  if state == 'in_doubt' then return in_doubt() end
+  if owner == ARGV[3] then return {'acquired', fence, tonumber(attempts)} end
+  if now < lease_until then return {'in_progress', lease_until - now} end
+  if state == 'started' and not (may_repeat(effect) and may_repeat(ARGV[5])) then
     doubt()
     return in_doubt()
   end
   return acquire()
 end
 
+local function renew(as, lease, ...)
+  put(expiry(as, effect, now + lease, retention), 'lease_until', now + lease, ...)
+end
+
+local function finish(ok, codec, result)
+  put(now + retention, 'state', 'done', 'ok', ok, 'codec', codec, 'result', result, 'lease_until', now)
+end
+
 if operation == 'resolve' then
-  local orphaned = record and (record.state == 'in_doubt'
-    or (record.state ~= 'done' and record.lease_until <= now))
-  if not orphaned or (ARGV[3] ~= '' and tonumber(ARGV[3]) ~= record.fence) then return {'stale'} end
-  if ARGV[4] == 'done' then finish(ARGV[5], ARGV[6], ARGV[7]) else redis.call('DEL', key) end
+  local orphaned = state and (state == 'in_doubt' or (state ~= 'done' and lease_until <= now))
+  if not orphaned or (ARGV[3] ~= '' and tonumber(ARGV[3]) ~= fence) then return {'stale'} end
+  if ARGV[4] == 'done' then finish(ARGV[5], ARGV[6], ARGV[7]) else call('DEL', key) end
   return {'held'}
 end
 
-if operation == 'fail' and ARGV[5] == 'no_effect' and not record then return {'held'} end
-if not record or record.owner ~= ARGV[3] or record.fence ~= tonumber(ARGV[4]) then return {'stale'} end
-if operation == 'complete' and record.state == 'done' then return {'held'} end
-if record.state ~= 'claimed' and record.state ~= 'started' then return {'stale'} end
+if operation == 'fail' and ARGV[5] == 'no_effect' and not state then return {'held'} end
+if not state or owner ~= ARGV[3] or fence ~= tonumber(ARGV[4]) then return {'stale'} end
+if operation == 'complete' and state == 'done' then return {'held'} end
+if state ~= 'claimed' and state ~= 'started' then return {'stale'} end
 
 if operation == 'start' then
-  local changes = {state = 'started'}
-  if record.state == 'claimed' then changes.started = now end
-  renew(changes, 'started', tonumber(ARGV[5]))
+  if state == 'claimed' then
+    renew('started', ARGV[5], 'state', 'started', 'started', now)
+  else
+    renew('started', ARGV[5])
+  end
 elseif operation == 'heartbeat' then
-  local changes = {}
-  if ARGV[6] ~= '' then changes.note = ARGV[6] end
-  renew(changes, record.state, tonumber(ARGV[5]))
+  if ARGV[6] ~= '' then renew(state, ARGV[5], 'note', ARGV[6]) else renew(state, ARGV[5]) end
 elseif operation == 'complete' then
   finish(ARGV[5], ARGV[6], ARGV[7])
 elseif operation == 'fail' then
-  if ARGV[5] == 'no_effect' or record.state == 'claimed' then
-    redis.call('DEL', key)
-  elseif may_repeat(record.effect) then
-    renew({}, record.state, 0)
+  if ARGV[5] == 'no_effect' or state == 'claimed' then
+    call('DEL', key)
+  elseif may_repeat(effect) then
+    renew(state, 0)
   else
     doubt()
   end

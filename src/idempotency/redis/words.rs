@@ -83,16 +83,17 @@ pub(super) fn arguments(operation: &Operation) -> Vec<Argument<'_>> {
 pub(super) fn parse_answer(answer: Value) -> Option<Answer> {
     let Value::Array(values) = answer else { return None };
     let mut values = values.into_iter();
-    let mut next = || values.next().and_then(|value| Vec::<u8>::from_redis_value(value).ok());
-    let number = |bytes: Option<Vec<u8>>| parse::<u64>(&bytes?);
-    Some(match next()?.as_slice() {
+    let mut next = || values.next();
+    let bytes = |value: Option<Value>| Vec::<u8>::from_redis_value(value?).ok();
+    let number = |value: Option<Value>| u64::from_redis_value(value?).ok();
+    Some(match bytes(next())?.as_slice() {
         b"acquired" => Answer::Acquired {
             fence: number(next())?,
             attempts: u32::try_from(number(next())?).unwrap_or(u32::MAX),
         },
         b"replay" => {
-            let (ok, codec, bytes) = (next()?, next()?, next()?);
-            Answer::Replay(outcome(&ok, &codec, &bytes)?)
+            let (ok, codec, result) = (bytes(next())?, bytes(next())?, bytes(next())?);
+            Answer::Replay(outcome(&ok, &codec, &result)?)
         }
         b"in_progress" => Answer::InProgress { lease_left: Duration::from_millis(number(next())?) },
         b"mismatch" => Answer::Mismatch,
@@ -105,10 +106,6 @@ pub(super) fn parse_answer(answer: Value) -> Option<Answer> {
 
 fn outcome(ok: &[u8], codec: &[u8], bytes: &[u8]) -> Option<Outcome> {
     Some(Outcome { ok: ok == b"1", codec: str::from_utf8(codec).ok()?.into(), bytes: bytes.into() })
-}
-
-fn parse<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
-    str::from_utf8(bytes).ok()?.parse().ok()
 }
 
 pub(super) fn parse_record(fields: &HashMap<String, Vec<u8>>) -> Option<Record> {
