@@ -6,13 +6,12 @@
 mod link;
 mod words;
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, Script, ScriptInvocation, ServerErrorKind, Value};
 
 use self::link::{Link, Links};
-use self::words::{arguments, parse_answer, parse_record};
+use self::words::{Argument, arguments, parse_answer, parse_record};
 use super::protocol::{Answer, Operation};
 use super::record::{Record, State};
 use super::store::{StoreError, Time};
@@ -52,21 +51,20 @@ impl Redis {
         operation: &Operation,
         patience: Duration,
     ) -> Result<Answer, StoreError> {
-        let now = match &self.time {
-            Time::System | Time::Steady(_) => String::new(),
-            manual @ Time::Manual(_) => manual.now().to_string(),
-        };
-        let mut invocation = self.script.key(format!("{PREFIX}{key}"));
-        invocation.arg(now);
-        for argument in arguments(operation) {
-            invocation.arg(&*argument);
-        }
-        let answered = self.patiently(patience, Question::Script(&invocation)).await?;
+        let answered = self.run(key, arguments(operation), patience).await?;
         parse_answer(answered).ok_or_else(|| strange("to an operation"))
     }
 
     pub async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
-        self.read(&format!("{PREFIX}{key}")).await
+        let answered = self.run(key, vec![Argument::from(&b"read"[..])], PATIENCE).await?;
+        let Value::Array(values) = answered else { return Err(strange("in a record")) };
+        if values.is_empty() {
+            return Ok(None);
+        }
+        let record = parse_record(values).ok_or_else(|| strange("in a record"))?;
+        // By its own clock Redis has dropped what has expired.
+        let expired = matches!(&self.time, manual @ Time::Manual(_) if record.expires <= manual.now());
+        Ok((!expired).then_some(record))
     }
 
     pub async fn list(
@@ -83,13 +81,14 @@ impl Redis {
         let (mut cursor, mut found) = (0_u64, Vec::new());
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).arg("TYPE").arg("hash");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).arg("TYPE").arg("string");
             let page = self.patiently(PATIENCE, Question::Command(&scan)).await?;
             let (next, keys) =
                 <(u64, Vec<String>)>::from_redis_value(page).map_err(|_| strange("to a scan"))?;
             for key in keys {
-                if let Some(record) = self.read(&key).await?.filter(|record| states.contains(&record.state)) {
-                    found.push((key.strip_prefix(PREFIX).unwrap_or(&key).to_owned(), record));
+                let key = key.strip_prefix(PREFIX).unwrap_or(&key);
+                if let Some(record) = self.get(key).await?.filter(|record| states.contains(&record.state)) {
+                    found.push((key.to_owned(), record));
                 }
             }
             if next == 0 {
@@ -103,19 +102,22 @@ impl Redis {
         Ok(found)
     }
 
-    async fn read(&self, key: &str) -> Result<Option<Record>, StoreError> {
-        let mut command = redis::cmd("HGETALL");
-        command.arg(key);
-        let answered = self.patiently(PATIENCE, Question::Command(&command)).await?;
-        let fields =
-            HashMap::<String, Vec<u8>>::from_redis_value(answered).map_err(|_| strange("in a record"))?;
-        if fields.is_empty() {
-            return Ok(None);
+    async fn run(
+        &self,
+        key: &str,
+        arguments: Vec<Argument<'_>>,
+        patience: Duration,
+    ) -> Result<Value, StoreError> {
+        let now = match &self.time {
+            Time::System | Time::Steady(_) => String::new(),
+            manual @ Time::Manual(_) => manual.now().to_string(),
+        };
+        let mut invocation = self.script.key(format!("{PREFIX}{key}"));
+        invocation.arg(now);
+        for argument in arguments {
+            invocation.arg(&*argument);
         }
-        let record = parse_record(&fields).ok_or_else(|| strange("in a record"))?;
-        // By its own clock Redis has dropped what has expired.
-        let expired = matches!(&self.time, manual @ Time::Manual(_) if record.expires <= manual.now());
-        Ok((!expired).then_some(record))
+        self.patiently(patience, Question::Script(&invocation)).await
     }
 
     /// Asks until there is an answer, on a new connection where one was lost, for at most `patience`.

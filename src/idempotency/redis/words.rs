@@ -1,7 +1,6 @@
 //! Operations, answers and records as Redis carries them.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
@@ -10,7 +9,7 @@ use crate::idempotency::fingerprint::Fingerprint;
 use crate::idempotency::protocol::{Answer, Failure, Operation, Resolution};
 use crate::idempotency::record::{Claim, Effect, NEVER, Outcome, Owner, Record, State};
 
-type Argument<'a> = Cow<'a, [u8]>;
+pub(super) type Argument<'a> = Cow<'a, [u8]>;
 
 fn text(text: impl Into<String>) -> Argument<'static> {
     Cow::Owned(text.into().into_bytes())
@@ -108,29 +107,42 @@ fn outcome(ok: &[u8], codec: &[u8], bytes: &[u8]) -> Option<Outcome> {
     Some(Outcome { ok: ok == b"1", codec: str::from_utf8(codec).ok()?.into(), bytes: bytes.into() })
 }
 
-pub(super) fn parse_record(fields: &HashMap<String, Vec<u8>>) -> Option<Record> {
-    let field = |name: &str| fields.get(name).map(Vec::as_slice);
-    let text = |name: &str| str::from_utf8(field(name)?).ok();
-    let number = |name: &str| text(name)?.parse::<u64>().ok();
-    let outcome = match (field("ok"), field("codec"), field("result")) {
-        (Some(ok), Some(codec), Some(bytes)) => Some(outcome(ok, codec, bytes)?),
-        _ => None,
-    };
+/// The values of a record in the script's order.
+pub(super) fn parse_record(values: Vec<Value>) -> Option<Record> {
+    let mut values = values.into_iter();
+    let mut next = || values.next();
+    // '' stands for none.
+    let bytes = |value: Option<Value>| Vec::<u8>::from_redis_value(value?).ok();
+    let text = |value: Option<Value>| String::from_redis_value(value?).ok();
+    let number = |value: Option<Value>| u64::from_redis_value(value?).ok();
+    let state = State::parse(&text(next())?)?;
+    let owner = Owner::parse(&text(next())?)?;
+    let fence = number(next())?;
+    let fingerprint = Fingerprint(bytes(next())?.try_into().ok()?);
+    let effect = Effect::parse(&text(next())?)?;
+    let tool = text(next())?.into();
+    let attempts = u32::try_from(number(next())?).ok()?;
+    let (lease_until, retention) = (number(next())?, number(next())?);
+    let (created, updated) = (number(next())?, number(next())?);
+    let started = number(next());
+    let expires = number(next()).unwrap_or(NEVER);
+    let note = text(next()).filter(|note| !note.is_empty()).map(Into::into);
+    let (ok, codec, result) = (bytes(next())?, bytes(next())?, bytes(next())?);
     Some(Record {
-        fingerprint: Fingerprint(field("fingerprint")?.try_into().ok()?),
-        state: State::parse(text("state")?)?,
-        effect: Effect::parse(text("effect")?)?,
-        tool: text("tool")?.into(),
-        owner: Owner::parse(text("owner")?)?,
-        fence: number("fence")?,
-        attempts: u32::try_from(number("attempts")?).ok()?,
-        lease_until: number("lease_until")?,
-        retention: number("retention")?,
-        created: number("created")?,
-        updated: number("updated")?,
-        started: number("started"),
-        expires: number("expires").unwrap_or(NEVER),
-        outcome,
-        note: text("note").filter(|note| !note.is_empty()).map(Into::into),
+        fingerprint,
+        state,
+        effect,
+        tool,
+        owner,
+        fence,
+        attempts,
+        lease_until,
+        retention,
+        created,
+        updated,
+        started,
+        expires,
+        outcome: if codec.is_empty() { None } else { Some(outcome(&ok, &codec, &result)?) },
+        note,
     })
 }
