@@ -870,6 +870,9 @@ class Hold:
     def stop(self) -> None:
         """Renew it no more."""
 
+def turn() -> Ticket[None]:
+    """Return a ticket for the caller's next turn on the running loop, behind all that waits to be handed over."""
+
 def idem_key(tenant: str, workflow: str, biz_id: str, step: str) -> str:
     """Return ``idem:{tenant}:{workflow}:{biz_id}:{step}``, escaped."""
 

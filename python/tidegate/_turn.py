@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import types
 from typing import TYPE_CHECKING
 
+from tidegate import _core
+
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from asyncio import Future
 
 # Items that a stream hands on before others have their turn. A turn costs about as much as an item.
-ITEMS = 4
+ITEMS = 8
 
 
-@types.coroutine
-def turn() -> Generator[None]:
-    """Let the loop do what else is due."""
-    yield
+def turn() -> Future[None]:
+    """Return what to await for the next turn, in line with everybody whom the loop is to wake."""
+    return _core.turn().future

@@ -8,6 +8,7 @@
 //! `call_soon_threadsafe` instead; all else is the same.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -25,6 +26,10 @@ use super::idempotency;
 use super::outcome::{Delivery, Sink, attempt_into_python, into_python, lost};
 use super::runtime::{self, Task};
 use super::stream::{Opened, PyStream};
+
+/// What a loop is handed in one turn, so that timers and other tasks get theirs however many calls come back
+/// together.
+const PER_TURN: usize = 16;
 
 /// Names one pending future; the serial tells a reused slot from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +57,7 @@ struct Slots {
 
 /// The side that tasks hold. Knows nothing of Python.
 pub(crate) struct Inbox {
-    deliveries: Mutex<Vec<(Key, Delivery)>>,
+    deliveries: Mutex<VecDeque<(Key, Delivery)>>,
     wake: Wake,
 }
 
@@ -101,16 +106,34 @@ impl Inbox {
     fn push(&self, key: Key, delivery: Delivery) {
         let was_empty = {
             let mut deliveries = self.deliveries.lock();
-            deliveries.push((key, delivery));
+            deliveries.push_back((key, delivery));
             deliveries.len() == 1
         };
         if was_empty {
-            match &self.wake {
-                // A full socket means that the loop has been told; a closed one, that it is gone.
-                Wake::Socket(socket) => drop((&*socket).write(&[1])),
-                Wake::Thread(bell) => bell.ring(Ring::Rung),
-            }
+            self.wake();
         }
+    }
+
+    fn wake(&self) {
+        match &self.wake {
+            // A full socket means that the loop has been told; a closed one, that it is gone.
+            Wake::Socket(socket) => drop((&*socket).write(&[1])),
+            Wake::Thread(bell) => bell.ring(Ring::Rung),
+        }
+    }
+
+    /// The next deliveries, and a call to come back if there are more.
+    fn take(&self) -> VecDeque<(Key, Delivery)> {
+        let mut deliveries = self.deliveries.lock();
+        let now = deliveries.len().min(PER_TURN);
+        let later = deliveries.split_off(now);
+        let taken = std::mem::replace(&mut *deliveries, later);
+        let are_more = !deliveries.is_empty();
+        drop(deliveries);
+        if are_more {
+            self.wake();
+        }
+        taken
     }
 }
 
@@ -182,9 +205,8 @@ impl LoopQueue {
             let mut bytes = [0; 64];
             while matches!(socket.read(&mut bytes), Ok(n) if n == bytes.len()) {}
         }
-        let deliveries = std::mem::take(&mut *self.inbox.deliveries.lock());
         let mut ended = Ok(());
-        for (key, delivery) in deliveries {
+        for (key, delivery) in self.inbox.take() {
             match self.deliver(py, key, delivery) {
                 Err(error) if ended.is_err() || error.is_instance_of::<PyException>(py) => {
                     error.write_unraisable(py, Some(self.event_loop.bind(py)));
@@ -369,6 +391,13 @@ pub(crate) fn wait_for<T>(
 ) -> PyResult<(Ticket, T)> {
     let (ticket, courier) = register(py, None, stream)?;
     Ok((ticket, start(courier)))
+}
+
+/// A ticket for the caller's next turn on the running loop, behind all that waits to be handed over.
+#[pyfunction]
+pub(crate) fn turn(py: Python<'_>) -> PyResult<Ticket> {
+    let _inside = runtime::enter(py);
+    Ok(wait_for(py, None, |courier| courier.ready())?.0)
 }
 
 /// A ticket for what is there already.

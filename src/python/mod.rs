@@ -36,7 +36,7 @@ mod core {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_export]
-    use super::bridge::{LoopQueue, Ticket};
+    use super::bridge::{LoopQueue, Ticket, turn};
     #[pymodule_export]
     use super::doctor::PyDiagnosis;
     #[pymodule_export]
