@@ -8,6 +8,7 @@ import resource
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import chat
@@ -105,10 +106,82 @@ async def openai(url: str) -> AsyncIterator[Call]:
         yield call
 
 
+async def drop_in_streamed(url: str) -> AsyncIterator[Call]:
+    """`tidegate.AsyncOpenAI`, every gate configured, answers read chunk by chunk."""
+    import tidegate
+
+    async with tidegate.AsyncOpenAI(base_url=url, api_key=chat.KEY, gate=chat.gate(on=True)) as client:
+        yield _streamed(client)
+
+
+async def openai_streamed(url: str) -> AsyncIterator[Call]:
+    """The official client, as it comes, answers read chunk by chunk."""
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=url, api_key=chat.KEY) as client:
+        yield _streamed(client)
+
+
+def _streamed(client: Any) -> Call:
+    async def call() -> str:
+        chunks = await client.chat.completions.create(**chat.REQUEST, stream=True)
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices])
+
+    return call
+
+
 ASYNC = {
     function.__name__: function
-    for function in (tidegate_on, tidegate_off, drop_in, pyreqwest, aiohttp, openai)
+    for function in (
+        tidegate_on,
+        tidegate_off,
+        drop_in,
+        pyreqwest,
+        aiohttp,
+        openai,
+        drop_in_streamed,
+        openai_streamed,
+    )
 }
+
+
+@contextmanager
+def tidegate_sync(url: str) -> Iterator[Callable[[], str]]:
+    """`tidegate.Client`, every gate configured."""
+    import tidegate
+
+    with tidegate.Client(url, chat.KEY, gate=chat.gate(on=True)) as client:
+
+        def call() -> str:
+            answer = client.post("/chat/completions", json=chat.REQUEST)
+            return answer.json()["choices"][0]["message"]["content"]  # type: ignore[no-any-return]
+
+        yield call
+
+
+@contextmanager
+def drop_in_sync(url: str) -> Iterator[Callable[[], str]]:
+    """`tidegate.OpenAI`, every gate configured."""
+    import tidegate
+
+    with tidegate.OpenAI(base_url=url, api_key=chat.KEY, gate=chat.gate(on=True)) as client:
+        yield _completed(client)
+
+
+@contextmanager
+def openai_sync(url: str) -> Iterator[Callable[[], str]]:
+    """The official client, as it comes."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=url, api_key=chat.KEY) as client:
+        yield _completed(client)
+
+
+def _completed(client: Any) -> Callable[[], str]:
+    return lambda: client.chat.completions.create(**chat.REQUEST).choices[0].message.content or ""
+
+
+THREADED = {function.__name__: function for function in (tidegate_sync, drop_in_sync, openai_sync)}
 
 
 async def run_async(name: str, url: str, calls: int, in_flight: int, warm_up: int) -> dict[str, Any]:
@@ -135,31 +208,29 @@ async def run_async(name: str, url: str, calls: int, in_flight: int, warm_up: in
     raise AssertionError(name)
 
 
-def run_threads(url: str, calls: int, threads: int, warm_up: int) -> dict[str, Any]:
-    """Measure `tidegate.Client`, every gate configured, in threads that block."""
-    import tidegate
+def run_threads(name: str, url: str, calls: int, threads: int, warm_up: int) -> dict[str, Any]:
+    """Measure a contender in threads that block."""
 
-    def worker(calls: int, latencies: list[float]) -> None:
+    def worker(call: Callable[[], str], calls: int, latencies: list[float]) -> None:
         for _ in range(calls):
             start = time.perf_counter()
-            answer = client.post("/chat/completions", json=chat.REQUEST)
-            text = answer.json()["choices"][0]["message"]["content"]
+            text = call()
             latencies.append(time.perf_counter() - start)
             _check(text)
 
-    def drive(calls: int) -> list[list[float]]:
+    def drive(call: Callable[[], str], calls: int) -> list[list[float]]:
         latencies: list[list[float]] = [[] for _ in range(threads)]
-        workers = [threading.Thread(target=worker, args=(calls // threads, each)) for each in latencies]
+        workers = [threading.Thread(target=worker, args=(call, calls // threads, each)) for each in latencies]
         for thread in workers:
             thread.start()
         for thread in workers:
             thread.join()
         return latencies
 
-    with tidegate.Client(url, chat.KEY, gate=chat.gate(on=True)) as client:
-        drive(warm_up)
+    with THREADED[name](url) as call:
+        drive(call, warm_up)
         before, start = cpu_s(), time.perf_counter()
-        return _measured(before, start, drive(calls))
+        return _measured(before, start, drive(call, calls))
 
 
 def cpu_s() -> float:
@@ -174,7 +245,7 @@ def _measured(cpu_before: float, start: float, latencies: list[list[float]]) -> 
 
 
 def _check(text: str) -> None:
-    if text != TEXT:
+    if not text.startswith(TEXT):
         raise AssertionError(f"not the server's answer: {text!r}")
 
 
@@ -182,8 +253,8 @@ def main() -> None:
     """Measure the contender that the command line names."""
     name, url, *counts = sys.argv[1:]
     calls, in_flight, warm_up = map(int, counts)
-    if name == "tidegate_sync":
-        result = run_threads(url, calls, in_flight, warm_up)
+    if name in THREADED:
+        result = run_threads(name, url, calls, in_flight, warm_up)
     else:
         result = asyncio.run(run_async(name, url, calls, in_flight, warm_up))
     json.dump(result, sys.stdout)

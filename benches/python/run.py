@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import chat
 import processes
-from streams import RULES
+from streams import CHUNKS, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,10 +34,14 @@ LOADED = (
     ("tidegate_off", "tidegate AsyncClient, every gate off", 20),
     ("tidegate_sync", "tidegate Client, 8 threads, every gate on", 20),
     ("drop_in", "tidegate AsyncOpenAI, every gate on", 20),
+    ("drop_in_sync", "tidegate OpenAI, 8 threads, every gate on", 20),
     ("pyreqwest", "pyreqwest", 20),
     ("aiohttp", "aiohttp + orjson", 20),
     ("openai", "openai AsyncOpenAI", 1),
+    ("openai_sync", "openai OpenAI, 8 threads", 1),
 )
+# Contenders that read streams, and how many each worker reads.
+STREAMED = (("drop_in_streamed", 4), ("openai_streamed", 1))
 ALONE = (RAW, "tidegate_on", "aiohttp")
 THREADS = 8
 # Between two chunks of a stream: as models write them, and as fast as they can be sent.
@@ -128,7 +132,7 @@ def compare(raw: Path, plan: argparse.Namespace) -> dict[str, Any]:
                         server.url,
                         name,
                         max(plan.calls * share // 20, 2 * plan.in_flight),
-                        THREADS if name == "tidegate_sync" else plan.in_flight,
+                        THREADS if name.endswith("_sync") else plan.in_flight,
                     )
                     for name, _, share in names
                 }
@@ -136,6 +140,8 @@ def compare(raw: Path, plan: argparse.Namespace) -> dict[str, Any]:
             alone.append({name: measure(raw, server.url, name, plan.calls // 10, 1) for name in ALONE})
     figures: dict[str, Any] = {"loaded": summary(loaded), "alone": summary(alone)}
     if not plan.only:
+        told("streams beside the official client's")
+        figures["chunk_us"] = chunks(raw, plan)
         told("many in flight, streams, imports")
         figures["many"] = many_in_flight(plan.many, plan.many_latency)
         figures["streams"] = [many_streams(plan.streams, delay) for delay in STREAM_DELAYS_MS]
@@ -144,6 +150,20 @@ def compare(raw: Path, plan: argparse.Namespace) -> dict[str, Any]:
             "import openai": import_ms("import openai", max(1, plan.imports // 4)),
         }
     return figures
+
+
+def chunks(raw: Path, plan: argparse.Namespace) -> dict[str, float]:
+    """Return the CPU of a streamed chunk for each contender, the median of rounds, in microseconds."""
+    with processes.server(usage={"completion_tokens": CHUNKS}) as server:
+        rounds = [
+            {
+                name: measure(raw, server.url, name, plan.in_flight * share, plan.in_flight)["cpu_us"]
+                / CHUNKS
+                for name, share in STREAMED
+            }
+            for _ in range(max(1, plan.rounds // 2))
+        ]
+    return {name: statistics.median(each[name] for each in rounds) for name, _ in STREAMED}
 
 
 def tables(figures: dict[str, Any]) -> Iterator[list[list[str]]]:
@@ -165,6 +185,12 @@ def facts(figures: dict[str, Any]) -> Iterator[str]:
         yield f"every gate, through Python: {gates:.1f} µs of CPU a call"
     added = alone["tidegate_on"]["p50_us"] - alone[RAW]["p50_us"]
     yield f"added to the latency of raw reqwest, one call in flight, p50: {added:.0f} µs"
+    if chunk := figures.get("chunk_us"):
+        ours, theirs = chunk["drop_in_streamed"], chunk["openai_streamed"]
+        yield (
+            f"a streamed chunk, many streams at once: {ours:.1f} µs of CPU through tidegate AsyncOpenAI, "
+            f"{theirs:.1f} µs through openai AsyncOpenAI ({theirs / ours:.1f} times as much)"
+        )
     if many := figures.get("many"):
         yield (
             f"{many['in_flight']:,.0f} in flight: {many['bytes_per_call'] / 1024:.1f} KiB each; loop lag "
