@@ -8,6 +8,7 @@
 Retries cannot amplify, limits are obeyed, bills are true; `Gate` says how.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _core
@@ -44,10 +45,7 @@ from tidegate._errors import (
     TidegateError,
     UnprocessableEntityError,
 )
-from tidegate._execution import Execution, current_execution
 from tidegate._gate import Gate, configure, default_gate
-from tidegate._journal import Journal
-from tidegate._keys import IdempotencyKeyWarning, idem_key
 from tidegate._log import JSONFormatter
 from tidegate._policies import (
     BreakerPolicy,
@@ -60,34 +58,77 @@ from tidegate._policies import (
     Timeouts,
 )
 from tidegate._prices import Prices
-from tidegate._skipped import Skipped
 from tidegate._stream import AsyncStream, Stream, StreamEvent
-from tidegate._tool_errors import (
-    IdempotencyConflictError,
-    IdempotencyMismatchError,
-    NoEffectError,
-    OutcomeUnknownError,
-    ResultNotStoredError,
-    StoreUnavailableError,
-    ToolError,
-    ToolFailedError,
-)
-from tidegate._tool_policy import Done, NotDone, ToolPolicy, Unknown
-from tidegate._usage import UsageReport, UsageRow
 
 __version__ = _core.VERSION
 
 _DROP_INS = frozenset({"AsyncAzureOpenAI", "AsyncOpenAI", "AzureOpenAI", "OpenAI"})
 _OLDEST = (3, 50)
 
+# Imported where they are first used: most programs have no tools, and an import should take no time.
+_LATER = {
+    name: module
+    for module, names in {
+        "_execution": ("Execution", "current_execution"),
+        "_journal": ("Journal",),
+        "_keys": ("IdempotencyKeyWarning", "idem_key"),
+        "_skipped": ("Skipped",),
+        "_tool_errors": (
+            "IdempotencyConflictError",
+            "IdempotencyMismatchError",
+            "NoEffectError",
+            "OutcomeUnknownError",
+            "ResultNotStoredError",
+            "StoreUnavailableError",
+            "ToolError",
+            "ToolFailedError",
+        ),
+        "_tool_policy": ("Done", "NotDone", "ToolPolicy", "Unknown"),
+        "_usage": ("UsageReport", "UsageRow"),
+    }.items()
+    for name in names
+}
+
 if TYPE_CHECKING:
+    from tidegate._execution import Execution, current_execution
+    from tidegate._journal import Journal
+    from tidegate._keys import IdempotencyKeyWarning, idem_key
     from tidegate._openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
+    from tidegate._skipped import Skipped
+    from tidegate._tool_errors import (
+        IdempotencyConflictError,
+        IdempotencyMismatchError,
+        NoEffectError,
+        OutcomeUnknownError,
+        ResultNotStoredError,
+        StoreUnavailableError,
+        ToolError,
+        ToolFailedError,
+    )
+    from tidegate._tool_policy import (
+        Done,
+        NotDone,
+        ToolPolicy,
+        Unknown,
+    )
+    from tidegate._usage import UsageReport, UsageRow
 
 
 def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        value = globals()[name] = getattr(importlib.import_module(f"tidegate.{_LATER[name]}"), name)
+        return value
+    if name in _DROP_INS:
+        return _drop_in(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _drop_in(name: str) -> Any:
     # Importing tidegate does not import the openai package, which takes long and may not be there.
-    if name not in _DROP_INS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import openai
     except ModuleNotFoundError as error:

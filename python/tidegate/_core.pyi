@@ -871,7 +871,7 @@ class Hold:
         """Renew it no more."""
 
 def turn() -> Ticket[None]:
-    """Return a ticket for the caller's next turn on the running loop, behind all that waits to be handed over."""
+    """Return a ticket for the next turn on the running loop, behind all that waits to be handed over."""
 
 def idem_key(tenant: str, workflow: str, biz_id: str, step: str) -> str:
     """Return ``idem:{tenant}:{workflow}:{biz_id}:{step}``, escaped."""

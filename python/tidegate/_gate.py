@@ -12,7 +12,6 @@ from tidegate import _gate_settings as _settings
 from tidegate._call import CallPolicy
 from tidegate._errors import ConfigError
 from tidegate._fields import known_keywords
-from tidegate._journal import Journal
 from tidegate._policies import (
     BreakerPolicy,
     Degrade,
@@ -24,15 +23,16 @@ from tidegate._policies import (
     Timeouts,
 )
 from tidegate._prices import Prices
-from tidegate._tool import Tools, make_tool, run_once
-from tidegate._tool_policy import ToolPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from tidegate._breakers import BreakerState
+    from tidegate._journal import Journal
     from tidegate._prices import PriceTable
+    from tidegate._tool import Tools
+    from tidegate._tool_policy import ToolPolicy
     from tidegate._usage import UsageReport
 
 LimitsLike: TypeAlias = Limits | Literal["auto"] | None
@@ -50,7 +50,7 @@ class Gate:
     >>> client = AsyncClient(gate=gate)
     """
 
-    __slots__ = ("__weakref__", "_engine", "_settings", "_timeouts", "_tools")
+    __slots__ = ("__weakref__", "_engine", "_kept_tools", "_settings", "_store", "_timeouts")
 
     @known_keywords("")
     def __init__(
@@ -131,13 +131,23 @@ class Gate:
             log_rotation=None if log_max_bytes is None else (log_max_bytes, log_backups),
             seed=seed,
         )
-
-        self._tools = Tools(self._engine, store)
+        self._store = _core.Store(self._engine, store)
+        self._kept_tools: Tools | None = None
 
     @property
     def timeouts(self) -> Timeouts:
         """The bounds that hold where a client names none."""
         return self._timeouts
+
+    @property
+    def _tools(self) -> Tools:
+        if self._kept_tools is None:
+            # Most programs have no tools and need not import them.
+            from tidegate._tool import Tools
+
+            with _lock:
+                self._kept_tools = self._kept_tools or Tools(self._engine, self._store)
+        return self._kept_tools
 
     def once(
         self,
@@ -145,7 +155,7 @@ class Gate:
         function: Callable[..., Any],
         /,
         *args: Any,
-        policy: ToolPolicy = ToolPolicy(),  # noqa: B008 frozen
+        policy: ToolPolicy | None = None,
         **keywords: Any,
     ) -> Any:
         """Run a function once under a key: a repetition gets the result of the first run.
@@ -157,7 +167,7 @@ class Gate:
             key: What identifies the act, the same on every retry; see `idem_key`.
             function: Async or not.
             args: Its arguments. The same key with others is refused; they must have a form in JSON.
-            policy: How it is kept from running twice. Default: `ToolPolicy`'s.
+            policy: How it is kept from running twice. Default: ``ToolPolicy()``.
             keywords: Its arguments too.
 
         Returns:
@@ -173,8 +183,8 @@ class Gate:
             EncodeError: An argument has no form in JSON.
             ConfigError: The key or the policy breaks a rule.
         """
-        if not isinstance(policy, ToolPolicy):
-            raise ConfigError("once.policy", repr(policy), "must be a ToolPolicy")
+        from tidegate._tool import run_once
+
         return run_once(self._tools, key, function, args, keywords, policy)
 
     def tool(self, function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
@@ -194,6 +204,8 @@ class Gate:
         Raises:
             ConfigError: A setting breaks a rule. A call raises what `once` raises.
         """
+        from tidegate._tool import make_tool
+
         if function is None:
             return lambda decorated: make_tool(self._tools, decorated, dict(settings))
         return make_tool(self._tools, function, dict(settings))
@@ -220,6 +232,8 @@ class Gate:
         Raises:
             ConfigError: A setting breaks a rule.
         """
+        from tidegate._journal import Journal
+
         return Journal(
             self._tools, run_id, tenant=tenant, workflow=workflow, deadline=deadline, retention=retention
         )

@@ -45,7 +45,7 @@ def _opened(url: str) -> Iterator[_core.Store]:
             raise click.ClickException(
                 "a memory store is in its own process: there is nothing to see from here"
             )
-        yield Gate(store=url)._tools.store
+        yield Gate(store=url)._store
     except (ConfigError, StoreUnavailableError) as error:
         raise click.ClickException(str(error)) from error
 

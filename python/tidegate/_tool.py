@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _NOTHING: Any = object()
 _OWN_SETTINGS = ("name", "key", "critical", "fallback")
+_USUAL = ToolPolicy()
 _POLICY_FIELDS = frozenset(field.name for field in fields(ToolPolicy))
 
 
@@ -33,9 +34,9 @@ class Tools:
 
     __slots__ = ("_engine", "flights", "store", "telling")
 
-    def __init__(self, engine: _core.Engine, url: str) -> None:
+    def __init__(self, engine: _core.Engine, store: _core.Store) -> None:
         self._engine = engine
-        self.store = _core.Store(engine, url)
+        self.store = store
         self.flights = Flights()
         self.telling = Telling(self.store)
 
@@ -76,9 +77,13 @@ class Tools:
 
 
 def run_once(  # noqa: PLR0917 in the order of `Gate.once`
-    tools: Tools, key: str, function: Callable[..., Any], args: Any, keywords: Any, policy: ToolPolicy
+    tools: Tools, key: str, function: Callable[..., Any], args: Any, keywords: Any, policy: ToolPolicy | None
 ) -> Any:
     """Run a function once under a key; an awaitable if the function is async."""
+    if policy is None:
+        policy = _USUAL
+    elif not isinstance(policy, ToolPolicy):
+        raise ConfigError("once.policy", repr(policy), "must be a ToolPolicy")
     callee = callee_of(function)
     tools.check(policy, is_async=callee.is_async)
     key = checked_key(key)

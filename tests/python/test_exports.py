@@ -37,6 +37,17 @@ def test_the_import_brings_nothing_that_is_optional():
     assert optional.isdisjoint(loaded)
 
 
+def test_the_import_leaves_tools_to_those_who_use_them():
+    program = "import sys, tidegate; print(*sys.modules); tidegate.ToolPolicy; dir(tidegate).index('Journal')"
+    loaded = subprocess.run(  # noqa: S603 this interpreter
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    later = {"_execution", "_journal", "_keys", "_once", "_tool", "_tool_policy", "_usage"}
+    assert {f"tidegate.{name}" for name in later}.isdisjoint(loaded)
+    with pytest.raises(AttributeError, match="no attribute 'Tool'"):
+        _ = tidegate.Tool
+
+
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_the_command_says_what_to_install(monkeypatch, missing):
     from tidegate import _cli
