@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import redis_server
+from raw_server import RawServer, tunnel
 from redis_server import Cluster, RedisServer, Sentinel
 from tidegate import (
     Gate,
@@ -280,3 +281,24 @@ class TestSentinel:
             Gate(store=replicated.url.replace("/main", "/other")).once("k", ledger.pay, 1)
         assert PASSWORD not in str(raised.value)
         assert ledger.effects == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=StoreUnavailableError,
+    reason="READONLY is taken for a permanent error of the script, and the connection is kept",
+)
+def test_a_primary_that_becomes_a_replica_is_left_for_the_new_one(replicated, ledger, wait_until):
+    replicated.sentinel.kill()
+    primary, replica, at = replicated.primary, replicated.replica, [replicated.primary.port]
+    # One address for whoever is the primary, as names and load balancers are; what is connected stays so.
+    with RawServer(lambda connection: tunnel(connection, at[0])) as address:
+        gate = Gate(store=f"redis://:{PASSWORD}@127.0.0.1:{address.port}/0")
+        before = gate.once("before", ledger.pay, 1)
+        wait_until(replicated.is_replicated, PATIENCE)
+        replica.ask("REPLICAOF", "NO", "ONE")
+        primary.ask("REPLICAOF", "127.0.0.1", replica.port)
+        at[0] = replica.port
+        assert gate.once("after", ledger.pay, 2)["amount"] == 2
+        assert gate.once("before", ledger.pay, 1) == before
+    assert ledger.effects == [1, 2]
