@@ -69,14 +69,17 @@ class Connection:
 class RawServer:
     """Calls `serve(connection)` on a thread for each connection.
 
+    With `plain_too`, TLS is for whoever begins with it.
+
     Attributes:
         requests: What `serve` has put there.
         failures: What it raised, apart from a peer that has gone.
     """
 
-    def __init__(self, serve, context=None):
+    def __init__(self, serve, context=None, *, plain_too=False):
         self._serve = serve
         self._context = context
+        self._plain_too = plain_too
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open = []
         self.port = self._listener.getsockname()[1]
@@ -99,7 +102,7 @@ class RawServer:
 
     def _run(self, sock):
         try:
-            if self._context:
+            if self._context and not (self._plain_too and sock.recv(1, socket.MSG_PEEK) != b"\x16"):
                 sock = self._context.wrap_socket(sock, server_side=True)
                 self._open.append(sock)
             connection = Connection(sock)
