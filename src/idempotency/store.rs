@@ -177,13 +177,21 @@ mod tests {
             ("sqlite:///a.db", "sqlite"),
             ("redis://localhost:1/0", "redis"),
             ("redis+cluster://a:1,b:2", "redis"),
+            ("redis+sentinel://[::1]:1/main", "redis"),
             ("redis+sentinel://a:1,b:2/main/3", "redis"),
         ] {
             assert_eq!(Store::open(url).unwrap().kind(), kind, "{url}");
         }
-        for url in
-            ["", "memory:x", "mysql://u:hush@h", "redis://u:hush@", "redis+sentinel://u:hush@h:1", "sqlite:x"]
-        {
+        for url in [
+            "",
+            "memory:x",
+            "mysql://u:hush@h",
+            "redis://u:hush@",
+            "redis+sentinel://u:hush@h:1",
+            "sqlite:x",
+            "redis+sentinel://u:hush@h:1/main/x",
+            "redis+cluster://u:hush@h:1/2",
+        ] {
             let error = Store::open(url).unwrap_err();
             assert_eq!(error.field, "store", "{url}");
             assert!(!error.to_string().contains("hush"), "{error}");

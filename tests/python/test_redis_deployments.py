@@ -283,11 +283,6 @@ class TestSentinel:
         assert ledger.effects == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=StoreUnavailableError,
-    reason="READONLY is taken for a permanent error of the script, and the connection is kept",
-)
 def test_a_primary_that_becomes_a_replica_is_left_for_the_new_one(replicated, ledger, wait_until):
     replicated.sentinel.kill()
     primary, replica, at = replicated.primary, replicated.replica, [replicated.primary.port]

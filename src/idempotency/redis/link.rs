@@ -15,8 +15,9 @@ use url::Url;
 
 use crate::error::ConfigError;
 
-/// One answer; longer than any healthy server takes.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// One answer; longer than any healthy server takes, and short enough for another attempt on a new connection while
+/// a caller waits.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -206,15 +207,20 @@ impl Address {
 
     fn addresses(&self) -> impl Iterator<Item = ConnectionAddr> {
         self.hosts.iter().map(|(host, port)| {
+            // The resolver takes an IPv6 address without the brackets that it has in a URL.
+            let (host, port) = (host.trim_matches(['[', ']']).to_owned(), *port);
             if self.tls {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
             } else {
-                ConnectionAddr::Tcp(host.clone(), *port)
+                ConnectionAddr::Tcp(host, port)
             }
         })
     }
 
     fn cluster(&self) -> Result<Server, RedisError> {
+        if !self.path.is_empty() {
+            return Err(invalid("a cluster has one database: leave out what follows its hosts"));
+        }
         let scheme = if self.tls { "rediss" } else { "redis" };
         let nodes = self.hosts.iter().map(|(host, port)| format!("{scheme}://{host}:{port}"));
         let mut builder = ClusterClientBuilder::new(nodes)
@@ -232,12 +238,14 @@ impl Address {
     fn sentinel(&self) -> Result<Server, RedisError> {
         let name = self.path.first().map(String::as_str).unwrap_or_default();
         if name.is_empty() {
-            let rule = "a sentinel URL ends with the name of the primary: redis+sentinel://host:port/name";
-            return Err((redis::ErrorKind::InvalidClientConfig, "", rule.to_owned()).into());
+            return Err(invalid(
+                "a sentinel URL ends with the name of the primary: redis+sentinel://host:port/name",
+            ));
         }
         let mut builder = SentinelClientBuilder::new(self.addresses(), name, SentinelServerType::Master)?;
-        if let Some(db) = self.path.get(1).and_then(|db| db.parse().ok()) {
-            builder = builder.set_client_to_redis_db(db);
+        if let Some(db) = self.path.get(1) {
+            let number = db.parse().map_err(|_| invalid("the database is a number: …/name/0"))?;
+            builder = builder.set_client_to_redis_db(number);
         }
         if let Some(user) = &self.user {
             builder = builder.set_client_to_redis_username(user);
@@ -250,6 +258,10 @@ impl Address {
         }
         builder.build().map(|client| Server::Sentinel(Box::new(tokio::sync::Mutex::new(client))))
     }
+}
+
+fn invalid(rule: &'static str) -> RedisError {
+    (redis::ErrorKind::InvalidClientConfig, "", rule.to_owned()).into()
 }
 
 fn refused(shown: &str, rule: &str) -> ConfigError {

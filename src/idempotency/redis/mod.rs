@@ -130,7 +130,7 @@ impl Redis {
             let tried = clock::until(deadline, async {
                 let mut link = self.links.get().await?;
                 let done = question.ask(&mut link.link).await;
-                if done.as_ref().is_err_and(|error| error.is_unrecoverable_error() || error.is_timeout()) {
+                if done.as_ref().is_err_and(has_lost_its_primary) {
                     self.links.drop_link(link.serial);
                 }
                 done
@@ -144,7 +144,7 @@ impl Redis {
                     return Err(self.unavailable("did not answer in time"));
                 }
             };
-            if is_permanent(&error) || clock::now() + wait > deadline {
+            if (is_permanent(&error) && !is_demoted(&error)) || clock::now() + wait > deadline {
                 return Err(self.unavailable(&format!("cannot be used: {error}")));
             }
             clock::sleep_until(clock::now() + wait).await;
@@ -175,6 +175,17 @@ impl Question<'_> {
 fn strange(place: &str) -> StoreError {
     let problem = format!("gave an answer {place} that this version does not know");
     StoreError { store: "redis", problem }
+}
+
+/// Whether the connection leads nowhere any more, or to a server that is no longer the primary.
+fn has_lost_its_primary(error: &RedisError) -> bool {
+    error.is_unrecoverable_error() || error.is_timeout() || is_demoted(error)
+}
+
+/// Whether another is the primary now. A script of Redis 6 tells it only in its text.
+fn is_demoted(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        || error.detail().is_some_and(|text| text.contains("-READONLY"))
 }
 
 /// Whether trying again can only fail again.
