@@ -142,9 +142,10 @@ def compare(raw: Path, plan: argparse.Namespace) -> dict[str, Any]:
     if not plan.only:
         told("streams beside the official client's")
         figures["chunk_us"] = chunks(raw, plan)
-        told("many in flight, streams, imports")
+        told("many in flight, streams, tools, imports")
         figures["many"] = many_in_flight(plan.many, plan.many_latency)
         figures["streams"] = [many_streams(plan.streams, delay) for delay in STREAM_DELAYS_MS]
+        figures["once"] = processes.result("once.py", plan.calls)
         figures["import_ms"] = {
             "import tidegate": import_ms("import tidegate", plan.imports),
             "import openai": import_ms("import openai", max(1, plan.imports // 4)),
@@ -202,6 +203,11 @@ def facts(figures: dict[str, Any]) -> Iterator[str]:
             f"{found['cpu_us_per_chunk']:.1f} µs of CPU a chunk; loop lag "
             f"p50 {found['lag_p50_s'] * 1e3:.1f} ms, p99 {found['lag_p99_s'] * 1e3:.1f} ms, "
             f"at most {found['lag_max_s'] * 1e3:.1f} ms"
+        )
+    if once := figures.get("once"):
+        yield (
+            f"a function under a key of its own, store in memory: {once['once_us']:.1f} µs of CPU a call, "
+            f"{once['once_async_us']:.1f} µs if it is async"
         )
     for name, milliseconds in figures.get("import_ms", {}).items():
         yield f"`{name}`: {milliseconds:.1f} ms of CPU"
