@@ -48,7 +48,8 @@ class Callee:
             named.update(keywords)
             given_once = len(named) == len(args) + len(keywords)
             if given_once and self._required <= named.keys() <= self._names:
-                return named
+                # In the function's order, whatever the caller's: a key may be made of them.
+                return {name: named[name] for name in self._plain if name in named} if keywords else named
         return _by_signature(self._signature, args, keywords)
 
     def fingerprint(self, tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> bytes:

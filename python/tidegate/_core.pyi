@@ -56,6 +56,7 @@ __all__ = [
     "idem_key",
     "looks_random",
     "official_json",
+    "turn",
 ]
 
 VERSION: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import inspect
 import threading
@@ -200,8 +201,6 @@ async def _pause(pause: Pause) -> None:
     landed = asyncio.Event()
 
     def wake() -> None:
-        import contextlib
-
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
             loop.call_soon_threadsafe(landed.set)
 
@@ -221,11 +220,12 @@ async def _body_async(once: Once, execution: Execution | None) -> Any:
     token = current.set(execution)
     hold = execution._hold = _hold(once, execution, watched=True)
     assert hold.ticket is not None  # noqa: S101 it is watched
-    task, lost = asyncio.current_task(), False
+    task, lost, over = asyncio.current_task(), False, False
 
     def cancel(future: asyncio.Future[Any]) -> None:
         nonlocal lost
-        if not future.cancelled() and future.exception() is None and task is not None:
+        # Told in the same pass in which the body ended, it would hit what comes after.
+        if not over and not future.cancelled() and future.exception() is None and task is not None:
             lost = True
             task.cancel()
 
@@ -238,9 +238,12 @@ async def _body_async(once: Once, execution: Execution | None) -> Any:
             raise LeaseLostError from None
         raise
     finally:
+        over = True
         hold.ticket.future.remove_done_callback(cancel)
         hold.stop()
-        current.reset(token)
+        # Collected with its closed loop, it ends in whatever context the collector runs in.
+        with contextlib.suppress(ValueError):
+            current.reset(token)
 
 
 async def _bounded_async(once: Once) -> Any:

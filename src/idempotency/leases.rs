@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 use super::protocol::{Answer, Operation};
 use super::record::Claim;
@@ -50,6 +51,8 @@ struct Table {
 
 struct Lease {
     renewal: Renewal,
+    /// The last renewal that was sent; over or not.
+    sent: Option<AbortHandle>,
     due: Instant,
     held_until: Instant,
     lost: Arc<AtomicBool>,
@@ -100,7 +103,10 @@ impl Held {
 
     pub fn let_go(&self) {
         let let_go = self.shared.table.lock().remove(self.id);
-        drop(let_go);
+        // It would give a lease to a record that is done with.
+        if let Some(sent) = let_go.and_then(|lease| lease.sent) {
+            sent.abort();
+        }
     }
 }
 
@@ -142,7 +148,8 @@ async fn keep(shared: Weak<Shared>, sooner: Arc<Notify>) {
             let Some(shared) = shared.upgrade() else { return };
             let (due, next_look) = shared.table.lock().take_due(clock::now());
             for (id, renewal) in due {
-                tokio::spawn(renew(Arc::clone(&shared), id, renewal));
+                let sent = tokio::spawn(renew(Arc::clone(&shared), id, renewal)).abort_handle();
+                shared.table.lock().sent(id, sent);
             }
             next_look
         };
@@ -179,8 +186,15 @@ impl Table {
     ) -> (u64, bool) {
         self.count += 1;
         let (id, due, held_until) = (self.count, now + renewal.length / 3, now + renewal.length);
-        self.leases.insert(id, Lease { renewal, due, held_until, lost, on_loss });
+        self.leases.insert(id, Lease { renewal, sent: None, due, held_until, lost, on_loss });
         (id, self.put(due, id))
+    }
+
+    fn sent(&mut self, id: u64, sent: AbortHandle) {
+        match self.leases.get_mut(&id) {
+            Some(lease) => lease.sent = Some(sent),
+            None => sent.abort(),
+        }
     }
 
     fn remove(&mut self, id: u64) -> Option<Lease> {
@@ -226,7 +240,7 @@ impl Table {
                 return (self.leases.remove(&id), false);
             }
         }
-        lease.due = now + lease.renewal.length / 3;
+        lease.due = (now + lease.renewal.length / 3).min(lease.held_until);
         let due = lease.due;
         (None, self.put(due, id))
     }
@@ -341,7 +355,7 @@ mod tests {
                         let is_kept = kept == Some(true) || (kept.is_none() && now < plain.held_until);
                         prop_assert_eq!(lost.is_none(), is_kept);
                         if is_kept {
-                            plain.due = Some(now + plain.length / 3);
+                            plain.due = Some((now + plain.length / 3).min(plain.held_until));
                         } else {
                             prop_assert!(lost.unwrap().lost.load(Ordering::Acquire));
                             model.remove(place);
@@ -425,5 +439,18 @@ mod tests {
         assert_eq!(store.apply("key", &fail, LENGTH).await, Ok(Answer::Held));
         loss.await.unwrap();
         assert!(held.is_lost());
+    }
+
+    #[tokio::test]
+    async fn a_renewal_under_way_ends_with_its_hold() {
+        let (leases, _) = leases();
+        let held = leases.hold("key", claim(), LENGTH, None);
+        let sent = || tokio::spawn(std::future::pending::<()>());
+        let (before, after) = (sent(), sent());
+        leases.shared.table.lock().sent(held.id, before.abort_handle());
+        held.let_go();
+        leases.shared.table.lock().sent(held.id, after.abort_handle());
+        assert!(before.await.unwrap_err().is_cancelled());
+        assert!(after.await.unwrap_err().is_cancelled());
     }
 }

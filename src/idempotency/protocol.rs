@@ -1,4 +1,4 @@
-//! The protocol: what each operation makes of a record. `redis.lua` says the same in Lua.
+//! The protocol: what each operation makes of a record. `redis/protocol.lua` says the same in Lua.
 
 use std::sync::Arc;
 use std::time::Duration;

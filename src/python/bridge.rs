@@ -123,11 +123,10 @@ impl Inbox {
     }
 
     /// The next deliveries, and a call to come back if there are more.
-    fn take(&self) -> VecDeque<(Key, Delivery)> {
+    fn take(&self) -> Vec<(Key, Delivery)> {
         let mut deliveries = self.deliveries.lock();
         let now = deliveries.len().min(PER_TURN);
-        let later = deliveries.split_off(now);
-        let taken = std::mem::replace(&mut *deliveries, later);
+        let taken = deliveries.drain(..now).collect();
         let are_more = !deliveries.is_empty();
         drop(deliveries);
         if are_more {

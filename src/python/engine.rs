@@ -54,6 +54,16 @@ impl<T> PerProcess<T> {
     }
 }
 
+impl<T> Drop for PerProcess<T> {
+    /// What is the parent's is left alone, as in `get`: to drop it would wake tasks whose threads are not here.
+    fn drop(&mut self) {
+        let (generation, value) = self.current.get_mut();
+        if *generation != runtime::generation() {
+            std::mem::forget(Arc::clone(value));
+        }
+    }
+}
+
 /// The gate's core: all state that calls share.
 #[pyclass(frozen, name = "Engine", module = "tidegate._core")]
 pub(crate) struct PyEngine {

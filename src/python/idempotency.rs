@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::blocking;
 use super::bridge::{self, Ticket};
@@ -276,8 +277,9 @@ impl PyStore {
         let _inside = runtime::enter(py);
         let (claim, lease) = (claim(owner, fence)?, length("lease", lease)?);
         let leases = self.leases(py)?;
+        let runtime = runtime::handle(py)?;
         if let Some(renewing) = leases.renewing() {
-            runtime::handle(py)?.spawn(renewing);
+            runtime.spawn(renewing);
         }
         let lease_of = |on_loss| leases.hold(key, claim, lease, on_loss);
         if !watched {
@@ -454,6 +456,11 @@ impl PyHold {
     #[getter]
     fn lost(&self) -> bool {
         self.held.as_ref().is_some_and(Held::is_lost)
+    }
+
+    /// Of a loop that was closed, what waits is a cycle through the ticket.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.ticket)
     }
 
     /// Stops renewing it.

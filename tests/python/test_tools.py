@@ -2,6 +2,8 @@ import asyncio
 import gc
 import inspect
 import json
+import types
+import weakref
 
 import pytest
 
@@ -14,6 +16,7 @@ from tidegate import (
     Skipped,
     StoreUnavailableError,
     ToolPolicy,
+    _drive_once,
     current_execution,
 )
 
@@ -378,3 +381,53 @@ async def test_a_call_leaves_nothing_behind(gate):
     gc.collect()
     assert gate._tools.flights._by_key == {}
     assert ToolPolicy() == ToolPolicy()
+
+
+def test_a_key_function_sees_arguments_in_the_functions_order(gate, effects):
+    @gate.tool(key=lambda **arguments: "refund:" + json.dumps(arguments))
+    def refund(order, line, *, amount=1):  # noqa: ARG001 part of the key
+        effects.append((order, line))
+        return len(effects)
+
+    assert {refund(order=1, line=2), refund(line=2, order=1), refund(1, line=2), refund(1, 2)} == {1}
+    assert refund(1, amount=3, line=2) == 2
+
+
+async def test_a_loss_told_as_the_body_ends_cancels_nobody(gate, monkeypatch):
+    loss = asyncio.get_running_loop().create_future()
+
+    class Hold:
+        lost = False
+        ticket = types.SimpleNamespace(future=loss)
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(_drive_once, "_hold", lambda *_, **__: Hold())
+
+    async def body():
+        loss.set_result(None)
+        return "done"
+
+    assert await gate.once("key", body) == "done"
+    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+def test_a_tool_whose_loop_was_closed_is_let_go(gate):
+    began = asyncio.Event()
+
+    async def body():
+        began.set()
+        await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(gate.once("key", body))
+    loop.run_until_complete(began.wait())
+    loop.close()
+    left = weakref.ref(task)
+    del task, loop
+    gc.collect()
+    assert left() is None
