@@ -12,7 +12,7 @@ from tidegate import AsyncClient, CallError
 
 # The HTTP library starts to connect while it waits for a connection to come free, and keeps both. So many
 # more sockets than calls in flight, as a share, are put down to that.
-_SPARE_SOCKETS = 0.2
+SPARE_SOCKETS = 0.2
 
 _CHURN = """
     import asyncio, gc, json, os, sys, time
@@ -87,4 +87,4 @@ def _shared(shared, expect):
     assert sum(isinstance(result, CallError) for result in results) == expect["shared_errors"]
     assert all(result.status == 200 for result in results)
     assert server.ledger["requests"]["max_in_flight"] <= expect["shared_max_sockets"]
-    assert most <= expect["shared_max_sockets"] * (1 + _SPARE_SOCKETS)
+    assert most <= expect["shared_max_sockets"] * (1 + SPARE_SOCKETS)
