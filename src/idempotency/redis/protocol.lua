@@ -10,7 +10,7 @@
 --   read
 -- Returns the answer's name and what belongs to it; of 'read' the record's values, or nothing.
 --
--- A record is one packed string, which costs a third of a hash's time and, with a result in it, of its memory.
+-- A record is one packed string, which takes half of a hash's time and, with a result in it, a third of its memory.
 -- While this runs, the server does nothing else.
 
 local call, key, operation = redis.call, KEYS[1], ARGV[2]
