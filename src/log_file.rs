@@ -2,7 +2,8 @@
 //!
 //! Each record is one write to a file opened for appending, so that a process that dies loses no line that it had
 //! written. A line that a full disk or a power failure cut short is ended before the next one: readers skip what
-//! they cannot read and lose that line alone.
+//! they cannot read and lose that line alone. A line of which another process has written a part looks the same for
+//! a moment, so that a cut is ended only if the file has not grown since it was found.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -52,29 +53,37 @@ struct Open {
     length: u64,
     /// Own bytes since others were last looked for.
     unchecked: u64,
-    /// The last line may have no end.
-    torn: bool,
+    /// The length of the file when its last line was found to have no end.
+    cut: Option<u64>,
 }
 
 impl Open {
     fn new(path: &Path) -> io::Result<Self> {
-        let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
         let length = file.metadata()?.len();
-        let mut last = [b'\n'];
-        // Pipes and terminals have no end to look at.
-        if length > 0 && file.seek(SeekFrom::End(-1)).is_ok() {
-            file.read_exact(&mut last)?;
-        }
-        Ok(Self { file, length, unchecked: 0, torn: last != *b"\n" })
+        let cut = Self::find_cut(&file)?;
+        Ok(Self { file, length, unchecked: 0, cut })
+    }
+
+    fn find_cut(mut file: &File) -> io::Result<Option<u64>> {
+        let mut last = [0];
+        // Pipes and terminals have no end to look at, and empty files no last byte.
+        let Ok(before) = file.seek(SeekFrom::End(-1)) else { return Ok(None) };
+        file.read_exact(&mut last)?;
+        Ok((last != *b"\n").then_some(before + 1))
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.torn {
+        if let Some(cut) = self.cut
+            && self.file.metadata()?.len() == cut
+        {
             self.file.write_all(b"\n")?;
         }
-        self.torn = true;
-        self.file.write_all(line)?;
-        self.torn = false;
+        self.cut = None;
+        if let Err(error) = self.file.write_all(line) {
+            self.cut = Self::find_cut(&self.file)?;
+            return Err(error);
+        }
         self.length += line.len() as u64;
         self.unchecked += line.len() as u64;
         Ok(())
@@ -302,6 +311,20 @@ mod tests {
         let text = fs::read_to_string(folder.log()).unwrap();
         assert_eq!(text.lines().nth(1), Some("{\"sche"));
         assert_eq!(folder.lines(), [(String::from("log.jsonl"), 3)]);
+    }
+
+    #[test]
+    fn a_line_that_another_process_is_writing_is_left_to_it() {
+        let folder = Folder::new("writing");
+        let mut line = event().to_json();
+        line.push(b'\n');
+        let mut other = OpenOptions::new().create(true).append(true).open(folder.log()).unwrap();
+        let (begun, rest) = line.split_at(20);
+        other.write_all(begun).unwrap();
+        let log = LogFile::open(&folder.log(), None).unwrap();
+        other.write_all(rest).unwrap();
+        log.write(&event()).unwrap();
+        assert_eq!(fs::read(folder.log()).unwrap(), line.repeat(2));
     }
 
     #[test]
