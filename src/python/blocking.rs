@@ -63,15 +63,18 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Waits for the task started by `start`. Raises what it failed with, or `KeyboardInterrupt` and the like from a
+/// Has `work(mailbox)` done and waits for it. Raises what it failed with, or `KeyboardInterrupt` and the like from a
 /// signal handler, in which case the call is stopped.
-pub(crate) fn wait(
+pub(crate) fn wait<W: Future<Output = ()> + Send + 'static>(
     py: Python<'_>,
     inside: &mut Inside,
-    start: impl FnOnce(Arc<Mailbox>) -> PyResult<Task>,
+    work: impl FnOnce(Arc<Mailbox>) -> PyResult<W>,
 ) -> PyResult<Py<PyAny>> {
     let mailbox = Arc::new(Mailbox::default());
-    let mut stop = StopOnDrop(Some(start(Arc::clone(&mailbox))?));
+    let runtime = runtime::handle(py)?;
+    let (task, work) = runtime::stoppable(work(Arc::clone(&mailbox))?);
+    runtime.spawn(work);
+    let mut stop = StopOnDrop(Some(task));
     let patience = patience(py)?;
     loop {
         for delivery in runtime::detached(py, inside, || mailbox.wait(patience)) {

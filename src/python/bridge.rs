@@ -1,20 +1,19 @@
 //! tokio ↔ asyncio: the only file that names asyncio.
 //!
-//! A task pushes its result on the inbox of the loop that asked and, only if the inbox was empty, writes one
-//! byte to a socket that the loop watches with `add_reader`. The loop's own thread then drains the inbox and
-//! resolves plain asyncio futures. No tokio thread touches the interpreter.
+//! A call is given to the runtime by the loop's batcher. Its task leaves the result in the loop's inbox, from where
+//! the loop is woken by a byte on a socket that it watches with `add_reader`. The loop's own thread then drains the
+//! inbox and resolves plain asyncio futures. No tokio thread touches the interpreter.
 //!
 //! A loop without `add_reader` (Windows' proactor) is woken by a thread of Python's with
 //! `call_soon_threadsafe` instead; all else is the same.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use crate::lock::{Condvar, Mutex};
+use crate::lock::Mutex;
 use pyo3::exceptions::{PyException, PyNotImplementedError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -22,21 +21,12 @@ use pyo3::types::{PyCFunction, PyDict, PyWeakrefReference};
 use pyo3::{PyTraverseError, PyVisit, intern};
 use slab::Slab;
 
+use super::batcher::Batcher;
 use super::idempotency;
-use super::outcome::{Delivery, Sink, attempt_into_python, into_python, lost};
+use super::inbox::{Bell, Courier, Inbox, Key, Wake};
+use super::outcome::{Delivery, attempt_into_python, into_python, lost};
 use super::runtime::{self, Task};
 use super::stream::{Opened, PyStream};
-
-/// What a loop is handed in one turn, so that timers and other tasks get theirs however many calls come back
-/// together.
-const PER_TURN: usize = 16;
-
-/// Names one pending future; the serial tells a reused slot from the one before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Key {
-    slot: usize,
-    serial: u64,
-}
 
 struct Pending {
     serial: u64,
@@ -55,112 +45,14 @@ struct Slots {
     serial: u64,
 }
 
-/// The side that tasks hold. Knows nothing of Python.
-pub(crate) struct Inbox {
-    deliveries: Mutex<VecDeque<(Key, Delivery)>>,
-    wake: Wake,
-}
-
-enum Wake {
-    Socket(UnixStream),
-    Thread(Bell),
-}
-
-/// Rung for the thread that wakes a loop without `add_reader`.
-#[derive(Default)]
-struct Bell {
-    state: Mutex<Ring>,
-    rung: Condvar,
-}
-
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Ring {
-    #[default]
-    Silent,
-    Rung,
-    /// The loop is gone.
-    Last,
-}
-
-impl Bell {
-    fn ring(&self, ring: Ring) {
-        let mut state = self.state.lock();
-        if *state != Ring::Last {
-            *state = ring;
-        }
-        self.rung.notify_one();
-    }
-
-    /// Whether there will be another ring.
-    fn wait(&self) -> bool {
-        let mut state = self.rung.wait_while(self.state.lock(), |state| *state == Ring::Silent);
-        let last = *state == Ring::Last;
-        if !last {
-            *state = Ring::Silent;
-        }
-        !last
-    }
-}
-
-impl Inbox {
-    fn push(&self, key: Key, delivery: Delivery) {
-        let was_empty = {
-            let mut deliveries = self.deliveries.lock();
-            deliveries.push_back((key, delivery));
-            deliveries.len() == 1
-        };
-        if was_empty {
-            self.wake();
-        }
-    }
-
-    fn wake(&self) {
-        match &self.wake {
-            // A full socket means that the loop has been told; a closed one, that it is gone.
-            Wake::Socket(socket) => drop((&*socket).write(&[1])),
-            Wake::Thread(bell) => bell.ring(Ring::Rung),
-        }
-    }
-
-    /// The next deliveries, and a call to come back if there are more.
-    fn take(&self) -> Vec<(Key, Delivery)> {
-        let mut deliveries = self.deliveries.lock();
-        let now = deliveries.len().min(PER_TURN);
-        let taken = deliveries.drain(..now).collect();
-        let are_more = !deliveries.is_empty();
-        drop(deliveries);
-        if are_more {
-            self.wake();
-        }
-        taken
-    }
-}
-
-/// Hands a call's deliveries to the loop that waits for them.
-#[derive(Clone)]
-pub(crate) struct Courier {
-    inbox: Arc<Inbox>,
-    key: Key,
-}
-
-impl Courier {
-    pub(crate) fn ready(&self) {
-        self.deliver(Delivery::Ready);
-    }
-}
-
-impl Sink for Courier {
-    fn deliver(&self, delivery: Delivery) {
-        self.inbox.push(self.key, delivery);
-    }
-}
-
 /// One per running loop; lives as long as the loop, which watches its socket or has it as an attribute.
 #[pyclass(frozen, weakref, module = "tidegate._core")]
 pub(crate) struct LoopQueue {
     event_loop: Py<PyAny>,
     inbox: Arc<Inbox>,
     slots: Mutex<Slots>,
+    /// `None` once it is to be forgotten.
+    batcher: Mutex<Option<Batcher>>,
     readable: Option<UnixStream>,
     /// The process it belongs to. A fork shares its socket with the parent and must not read from it.
     generation: u64,
@@ -217,6 +109,16 @@ impl LoopQueue {
         ended
     }
 
+    /// Called by the loop in the pass after the one in which calls were made.
+    fn _flush(&self, py: Python<'_>) {
+        let _inside = runtime::enter(py);
+        if self.generation == runtime::generation()
+            && let Some(batcher) = &mut *self.batcher.lock()
+        {
+            batcher.flush();
+        }
+    }
+
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         if let Some(slots) = self.slots.try_lock() {
@@ -233,10 +135,11 @@ impl LoopQueue {
 impl Drop for LoopQueue {
     fn drop(&mut self) {
         if self.generation != runtime::generation() {
+            std::mem::forget(self.batcher.get_mut().take());
             return;
         }
-        if let Wake::Thread(bell) = &self.inbox.wake {
-            bell.ring(Ring::Last);
+        if let Some(bell) = self.inbox.bell() {
+            bell.ring_the_last();
         }
         for (_, pending) in &self.slots.get_mut().slab {
             if let Some(task) = &pending.task {
@@ -308,12 +211,25 @@ impl LoopQueue {
         resolve(future, result)
     }
 
+    fn start(slf: &Bound<'_, Self>, work: impl Future<Output = ()> + Send + 'static) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        let runtime = runtime::handle(py)?;
+        let needs_flush = this.batcher.lock().as_mut().is_some_and(|batcher| batcher.start(&runtime, work));
+        if needs_flush {
+            let flush = slf.getattr(intern!(py, "_flush"))?;
+            this.event_loop.bind(py).call_method1(intern!(py, "call_soon"), (flush,))?;
+        }
+        Ok(())
+    }
+
     fn take(&self, key: Key) -> Option<Pending> {
         let mut slots = self.slots.lock();
         if slots.slab.get(key.slot)?.serial != key.serial {
             return None;
         }
-        slots.slab.try_remove(key.slot)
+        let pending = slots.slab.try_remove(key.slot);
+        self.inbox.expect(slots.slab.len());
+        pending
     }
 
     fn forget(&self, key: Key) {
@@ -330,7 +246,7 @@ impl LoopQueue {
         let wake = PyCFunction::new_closure(py, None, None, move |args, _| -> PyResult<()> {
             let py = args.py();
             let mut inside = runtime::enter(py);
-            let Wake::Thread(bell) = &inbox.wake else { return Ok(()) };
+            let Some(bell) = inbox.bell() else { return Ok(()) };
             while runtime::detached(py, &mut inside, || bell.wait()) {
                 let Some(queue) = weak.bind(py).upgrade() else { return Ok(()) };
                 let drain = queue.getattr(intern!(py, "_drain"))?;
@@ -358,24 +274,26 @@ thread_local! {
     static QUEUES: RefCell<Vec<Py<PyWeakrefReference>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Starts `start(courier)` for the running loop. `start` spawns the task and returns its handle.
+/// Has `work(courier)` done for the running loop.
 ///
 /// Raises `RuntimeError` if no loop runs on this thread.
-pub(crate) fn submit(
+pub(crate) fn submit<W: Future<Output = ()> + Send + 'static>(
     py: Python<'_>,
     context: Option<Py<PyAny>>,
-    start: impl FnOnce(Courier) -> PyResult<Task>,
+    work: impl FnOnce(Courier) -> PyResult<W>,
 ) -> PyResult<Ticket> {
     let (ticket, courier) = register(py, context, None)?;
-    match start(courier) {
-        Ok(task) => {
-            if let Some(pending) = ticket.queue.get().slots.lock().slab.get_mut(ticket.key.slot) {
-                pending.task = Some(task);
-            }
-            Ok(ticket)
+    let started = work(courier).and_then(|work| {
+        let (task, work) = runtime::stoppable(work);
+        if let Some(pending) = ticket.queue.get().slots.lock().slab.get_mut(ticket.key.slot) {
+            pending.task = Some(task);
         }
+        LoopQueue::start(ticket.queue.bind(py), work)
+    });
+    match started {
+        Ok(()) => Ok(ticket),
         Err(error) => {
-            drop(ticket.queue.get().take(ticket.key));
+            ticket.cancel();
             Err(error)
         }
     }
@@ -422,9 +340,11 @@ fn register(
         slots.serial += 1;
         let serial = slots.serial;
         let pending = Pending { serial, future: Some(future.clone_ref(py)), stream, context, task: None };
-        Key { slot: slots.slab.insert(pending), serial }
+        let slot = slots.slab.insert(pending);
+        this.inbox.expect(slots.slab.len());
+        Key { slot, serial }
     };
-    let courier = Courier { inbox: Arc::clone(&this.inbox), key };
+    let courier = Courier::new(&this.inbox, key);
     Ok((Ticket { queue: queue.unbind(), key, future }, courier))
 }
 
@@ -488,10 +408,13 @@ fn new_queue<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<B
     readable.set_nonblocking(true)?;
     writable.set_nonblocking(true)?;
     let fd = readable.as_raw_fd();
+    let runtime = runtime::handle(py)?;
     let build = |wake, readable| {
+        let inbox = Arc::new(Inbox::new(wake));
         let queue = LoopQueue {
             event_loop: event_loop.clone().unbind(),
-            inbox: Arc::new(Inbox { deliveries: Mutex::default(), wake }),
+            batcher: Mutex::new(Some(Batcher::new(&runtime, Arc::clone(&inbox)))),
+            inbox,
             slots: Mutex::default(),
             readable,
             generation: runtime::generation(),

@@ -16,7 +16,7 @@ use super::errors::config_error;
 use super::guard::Outer;
 use super::outcome::{Delivery, LogListener, LogRecord, NOTHING, Sink};
 use super::response::parse;
-use super::runtime::{self, Task};
+use super::runtime;
 use super::stream::hand_on;
 use super::trace::Observer;
 use super::{encode, policy};
@@ -278,7 +278,7 @@ impl PyUpstream {
     ) -> PyResult<Ticket> {
         let _inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?.delivering(py, stream)?;
-        bridge::submit(py, context, |courier| job.spawn(py, courier, log_level))
+        bridge::submit(py, context, |courier| Ok(job.run(courier, log_level)))
     }
 
     /// Makes a call and waits for it without the GIL.
@@ -297,7 +297,7 @@ impl PyUpstream {
     ) -> PyResult<Py<PyAny>> {
         let mut inside = runtime::enter(py);
         let job = self.job(py, method, path, options, json, content)?.delivering(py, stream)?;
-        blocking::wait(py, &mut inside, |mailbox| job.spawn(py, mailbox, log_level))
+        blocking::wait(py, &mut inside, |mailbox| Ok(job.run(mailbox, log_level)))
     }
 }
 
@@ -324,12 +324,12 @@ impl Job {
         Ok(self)
     }
 
-    fn spawn(self, py: Python<'_>, sink: impl Sink, log_level: i32) -> PyResult<Task> {
+    fn run(self, sink: impl Sink, log_level: i32) -> impl Future<Output = ()> + Send + 'static {
         let Self { engine, upstream, order, observed } = self;
         let log_level = if observed { Level::Debug as i32 } else { log_level };
         let form = if let Deliver::Stream(form) = order.deliver { form } else { Form::Events };
-        let task = runtime::handle(py)?.spawn(async move {
-            let mut promise = Promise::new(sink);
+        let mut promise = Promise::new(sink);
+        async move {
             let listener = (log_level < NOTHING).then(|| {
                 Arc::new(LogListener { sink: promise.sink.clone(), lowest: log_level }) as Arc<dyn Listener>
             });
@@ -339,8 +339,7 @@ impl Job {
                 Delivered::Outcome(outcome) => promise.sink.deliver(Delivery::Outcome(outcome)),
                 Delivered::Stream(stream) => hand_on(*stream, form, false, &promise.sink).await,
             }
-        });
-        Ok(Task::new(task.abort_handle()))
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::errors::config_error;
 use super::guard::{Outer, OuterGiven};
 use super::outcome::{Delivery, LogListener, NOTHING, Sink};
 use super::receipt::PyReceipt;
-use super::runtime::{self, Task};
+use super::runtime;
 use super::stream::hand_on;
 use crate::config::{self, Timeouts};
 use crate::drive::{self, Deliver, Ended, Next, Order, Reply, Stepped, StreamEndRule};
@@ -145,14 +145,14 @@ impl PyExchange {
     ) -> PyResult<Ticket> {
         let _inside = runtime::enter(py);
         let job = self.job(py, errand, request)?;
-        bridge::submit(py, context, |courier| job.spawn(py, courier))
+        bridge::submit(py, context, |courier| Ok(job.deliver(courier)))
     }
 
     /// The same, waited for without the GIL.
     fn call(&self, py: Python<'_>, errand: &str, request: Request<'_>) -> PyResult<Py<PyAny>> {
         let mut inside = runtime::enter(py);
         let job = self.job(py, errand, request)?;
-        blocking::wait(py, &mut inside, |mailbox| job.spawn(py, mailbox))
+        blocking::wait(py, &mut inside, |mailbox| Ok(job.deliver(mailbox)))
     }
 
     /// Tells of the answer to an attempt that the caller sent after `admit`.
@@ -288,9 +288,9 @@ struct Job {
 }
 
 impl Job {
-    fn spawn(self, py: Python<'_>, sink: impl Sink) -> PyResult<Task> {
-        let task = runtime::handle(py)?.spawn(async move {
-            let mut promise = Promise::new(sink);
+    fn deliver(self, sink: impl Sink) -> impl Future<Output = ()> + Send + 'static {
+        let mut promise = Promise::new(sink);
+        async move {
             let listener = listener(&promise.sink, self.log_level);
             let failures_are_events = failures_are_events(&self.order);
             let finished = self.run(listener).await;
@@ -301,8 +301,7 @@ impl Job {
                 }
                 finished => promise.sink.deliver(Delivery::Attempt(Box::new(finished))),
             }
-        });
-        Ok(Task::new(task.abort_handle()))
+        }
     }
 
     async fn run(self, listener: Option<Arc<dyn Listener>>) -> Finished {

@@ -13,7 +13,7 @@ use super::engine::{Promise, PyEngine};
 use super::errors::config_error;
 use super::exchange::listener;
 use super::outcome::{Delivery, NOTHING, Sink};
-use super::runtime::{self, Task};
+use super::runtime;
 use super::trace;
 use crate::call::Raised;
 use crate::classify::Class;
@@ -131,13 +131,13 @@ impl PyGuard {
     #[pyo3(signature = (*, context=None))]
     fn submit(&self, py: Python<'_>, context: Option<Py<PyAny>>) -> PyResult<Ticket> {
         let _inside = runtime::enter(py);
-        bridge::submit(py, context, |courier| self.spawn(py, courier))
+        bridge::submit(py, context, |courier| self.admission(courier))
     }
 
     /// The same, waited for without the GIL.
     fn call(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut inside = runtime::enter(py);
-        blocking::wait(py, &mut inside, |mailbox| self.spawn(py, mailbox))
+        blocking::wait(py, &mut inside, |mailbox| self.admission(mailbox))
     }
 
     /// Tells that the function has returned, and used so many tokens.
@@ -183,12 +183,12 @@ impl PyGuard {
 }
 
 impl PyGuard {
-    fn spawn(&self, py: Python<'_>, sink: impl Sink) -> PyResult<Task> {
+    fn admission<S: Sink>(&self, sink: S) -> PyResult<impl Future<Output = ()> + Send + use<S>> {
         let lost = || PyRuntimeError::new_err("this call is over, or waits already");
         let mut stepped = self.stepped.lock().take().ok_or_else(lost)?;
         let (home, log_level) = (Arc::clone(&self.stepped), self.log_level);
-        let task = runtime::handle(py)?.spawn(async move {
-            let mut promise = Promise::new(sink);
+        let mut promise = Promise::new(sink);
+        Ok(async move {
             stepped.listen(listener(&promise.sink, log_level));
             let finished = Finished::admitted(stepped.admit().await);
             stepped.listen(None);
@@ -196,8 +196,7 @@ impl PyGuard {
                 *home.lock() = Some(stepped);
             }
             promise.keep(Delivery::Attempt(Box::new(finished)));
-        });
-        Ok(Task::new(task.abort_handle()))
+        })
     }
 
     fn told(&self, py: Python<'_>, what: impl FnOnce(&mut Stepped) -> drive::Ended) -> PyResult<PyAttempt> {

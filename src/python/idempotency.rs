@@ -14,7 +14,7 @@ use super::encode;
 use super::engine::{PerProcess, Promise, PyEngine};
 use super::errors::{config_error, encode_error, store_error};
 use super::outcome::{Delivery, LogRecord, NOTHING, Sink};
-use super::runtime::{self, Task};
+use super::runtime;
 use super::transaction::PyTransaction;
 use crate::clock;
 use crate::config;
@@ -224,14 +224,14 @@ impl PyStore {
     fn submit(&self, py: Python<'_>, key: &str, operation: &PyOperation, patience: f64) -> PyResult<Ticket> {
         let _inside = runtime::enter(py);
         let (ask, patience) = (self.ask(py, key, operation)?, length("patience", patience)?);
-        bridge::submit(py, None, |courier| spawn(py, courier, ask.answered(patience)))
+        bridge::submit(py, None, |courier| Ok(deliver(courier, ask.answered(patience))))
     }
 
     /// Asks and waits without the GIL.
     fn call(&self, py: Python<'_>, key: &str, operation: &PyOperation, patience: f64) -> PyResult<Py<PyAny>> {
         let mut inside = runtime::enter(py);
         let (ask, patience) = (self.ask(py, key, operation)?, length("patience", patience)?);
-        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, ask.answered(patience)))
+        blocking::wait(py, &mut inside, |mailbox| Ok(deliver(mailbox, ask.answered(patience))))
     }
 
     /// Sends what nobody waits for.
@@ -246,7 +246,7 @@ impl PyStore {
         let mut inside = runtime::enter(py);
         let store = self.current(py)?;
         let work = async move { Answered::Record(store.get(&key).await.map(|record| record.map(Box::new))) };
-        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, work))
+        blocking::wait(py, &mut inside, |mailbox| Ok(deliver(mailbox, work)))
     }
 
     fn list(&self, py: Python<'_>, prefix: String, states: Vec<String>, limit: usize) -> PyResult<Py<PyAny>> {
@@ -254,14 +254,14 @@ impl PyStore {
         let store = self.current(py)?;
         let states: Vec<_> = states.into_iter().filter_map(|state| State::parse(&state)).collect();
         let work = async move { Answered::Records(store.list(&prefix, &states, limit).await) };
-        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, work))
+        blocking::wait(py, &mut inside, |mailbox| Ok(deliver(mailbox, work)))
     }
 
     fn purge(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut inside = runtime::enter(py);
         let store = self.current(py)?;
         let work = async move { Answered::Count(store.purge().await) };
-        blocking::wait(py, &mut inside, |mailbox| spawn(py, mailbox, work))
+        blocking::wait(py, &mut inside, |mailbox| Ok(deliver(mailbox, work)))
     }
 
     /// Renews a lease until the hold is let go. On a loop, `watched`, its ticket's future ends when the lease does.
@@ -421,17 +421,15 @@ impl PyStore {
     }
 }
 
-fn spawn<S: Sink>(
-    py: Python<'_>,
+fn deliver<S: Sink>(
     sink: S,
     work: impl Future<Output = Answered> + Send + 'static,
-) -> PyResult<Task> {
-    let task = runtime::handle(py)?.spawn(async move {
-        let mut promise = Promise::new(sink);
+) -> impl Future<Output = ()> + Send + 'static {
+    let mut promise = Promise::new(sink);
+    async move {
         let answered = work.await;
         promise.keep(Delivery::Store(Box::new(answered)));
-    });
-    Ok(Task::new(task.abort_handle()))
+    }
 }
 
 /// A lease that is being renewed.

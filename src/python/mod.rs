@@ -1,6 +1,7 @@
 //! The Python extension module `tidegate._core`: the only folder that names pyo3.
 
 mod arguments;
+mod batcher;
 mod blocking;
 mod bridge;
 mod doctor;
@@ -11,6 +12,7 @@ mod errors;
 mod exchange;
 mod guard;
 mod idempotency;
+mod inbox;
 mod mock;
 mod official;
 mod outcome;

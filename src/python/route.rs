@@ -16,7 +16,7 @@ use super::errors::config_error;
 use super::exchange::{self, Phases, PyTransport};
 use super::official;
 use super::outcome::{Delivery, NOTHING, Sink};
-use super::runtime::{self, Task};
+use super::runtime;
 use super::stream;
 use crate::config::Timeouts;
 use crate::drive::{self, Deliver, Delivered, Ended, Order, StreamEndRule};
@@ -81,7 +81,7 @@ impl PyRoute {
     ) -> PyResult<Option<Ticket>> {
         let _inside = runtime::enter(py);
         let Some(job) = self.job(py, arguments, options, stream)? else { return Ok(None) };
-        bridge::submit(py, context, |courier| job.spawn(py, courier, log_level)).map(Some)
+        bridge::submit(py, context, |courier| Ok(job.run(courier, log_level))).map(Some)
     }
 
     /// The same, waited for without the GIL.
@@ -96,7 +96,7 @@ impl PyRoute {
     ) -> PyResult<Option<Py<PyAny>>> {
         let mut inside = runtime::enter(py);
         let Some(job) = self.job(py, arguments, options, stream)? else { return Ok(None) };
-        blocking::wait(py, &mut inside, |mailbox| job.spawn(py, mailbox, log_level)).map(Some)
+        blocking::wait(py, &mut inside, |mailbox| Ok(job.run(mailbox, log_level))).map(Some)
     }
 }
 
@@ -157,10 +157,10 @@ struct Job {
 
 impl Job {
     /// A success is delivered as it is, a failure with its answer.
-    fn spawn(self, py: Python<'_>, sink: impl Sink, log_level: i32) -> PyResult<Task> {
+    fn run(self, sink: impl Sink, log_level: i32) -> impl Future<Output = ()> + Send + 'static {
         let Self { engine, upstream, order } = self;
-        let task = runtime::handle(py)?.spawn(async move {
-            let mut promise = Promise::new(sink);
+        let mut promise = Promise::new(sink);
+        async move {
             let listener = exchange::listener(&promise.sink, log_level);
             // The official client yields these events of a response and raises nothing.
             let failures_are_events = order.url.path().trim_end_matches('/').ends_with("/responses");
@@ -178,7 +178,6 @@ impl Job {
                     stream::hand_on(*stream, Form::Events, failures_are_events, &promise.sink).await;
                 }
             }
-        });
-        Ok(Task::new(task.abort_handle()))
+        }
     }
 }

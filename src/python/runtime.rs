@@ -7,10 +7,11 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use crate::lock::Mutex;
+use futures_util::FutureExt;
+use futures_util::future::{self, AbortHandle};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::AbortHandle;
 
 /// Locked only by threads that are attached to the interpreter and for a few instructions, so that no fork can
 /// find it held.
@@ -156,18 +157,22 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, inside: &mut Inside, wait: impl 
     })
 }
 
-/// A task of this process's runtime. After a fork it can neither be stopped nor dropped: its scheduler's locks
-/// and threads are the parent's.
+/// Stops a piece of work. After a fork it can do nothing, nor be dropped: what it would wake is the parent's.
 pub(crate) struct Task {
     abort: Option<AbortHandle>,
     generation: u64,
 }
 
-impl Task {
-    pub(crate) fn new(abort: AbortHandle) -> Self {
-        Self { abort: Some(abort), generation: generation() }
-    }
+/// Work that is dropped when its task is stopped, be it before its first step.
+pub(crate) fn stoppable<W>(work: W) -> (Task, impl Future<Output = ()> + Send + 'static)
+where
+    W: Future<Output = ()> + Send + 'static,
+{
+    let (work, abort) = future::abortable(work);
+    (Task { abort: Some(abort), generation: generation() }, work.map(drop))
+}
 
+impl Task {
     pub(crate) fn stop(&self) {
         if self.generation == generation()
             && let Some(abort) = &self.abort

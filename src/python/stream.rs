@@ -11,8 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use super::blocking::{self, Mailbox};
-use super::bridge::{self, Courier, Ticket};
+use super::bridge::{self, Ticket};
 use super::errors;
+use super::inbox::Courier;
 use super::outcome::{Delivery, Sink, lost};
 use super::response::PyCallInfo;
 use super::runtime;

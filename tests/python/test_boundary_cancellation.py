@@ -70,6 +70,28 @@ def count_futures():
     return sum(isinstance(thing, asyncio.Future) and not thing.done() for thing in gc.get_objects())
 
 
+async def test_calls_that_are_cancelled_before_they_start_never_do():
+    with FaultServer() as server:
+        gate, client = make(server)
+        warm = [client.post("/chat/completions", json=BODY) for _ in range(10)]
+        await asyncio.gather(*warm)
+        server.reset_ledger()
+
+        def cancel():
+            for task in tasks:
+                task.cancel()
+
+        # Runs behind the tasks that it cancels, in the same pass of the loop.
+        tasks = [asyncio.ensure_future(client.post("/chat/completions", json=BODY)) for _ in range(12)]
+        asyncio.get_running_loop().call_soon(cancel)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        await until(lambda: scope(gate)["in_flight"] == scope(gate)["queued"] == 0)
+        assert (await client.post("/chat/completions", json=BODY)).status == 200
+        # The few that a quiet loop starts at once may have been sent.
+        assert server.ledger["requests"]["total"] <= 4
+
+
 async def test_the_server_sees_each_cancelled_call_close():
     with FaultServer([{"delay_s": 60}], repeat_last=True) as server:
         gate, client = make(server, concurrency=50)

@@ -199,9 +199,23 @@ raise LookupError("the script's own")
 LOOP_LEFT_OPEN = """
 loop = asyncio.new_event_loop()
 async def main():
-    return [asyncio.ensure_future(acall("slow")) for _ in range(5)]
+    tasks = [asyncio.ensure_future(acall("slow")) for _ in range(20)]
+    while in_flight() < 20:
+        await asyncio.sleep(0.002)
+    return tasks
 tasks = loop.run_until_complete(main())
-until_in_flight(5)
+at_end()
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # asyncio's own words about a loop that was left open
+sys.exit(5)
+"""
+
+# The loop stops after the pass in which the calls are made.
+CALLS_NOT_STARTED = """
+loop = asyncio.new_event_loop()
+async def main():
+    return [asyncio.ensure_future(acall("slow")) for _ in range(20)]
+tasks = loop.run_until_complete(main())
+assert in_flight() < 20
 at_end()
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # asyncio's own words about a loop that was left open
 sys.exit(5)
@@ -242,6 +256,7 @@ def slow_server():
         pytest.param(THREAD_ENDS_LATER, 0, id="a thread ends later"),
         pytest.param(RAISES, 1, id="exception at module level"),
         pytest.param(LOOP_LEFT_OPEN, 5, id="a loop left open"),
+        pytest.param(CALLS_NOT_STARTED, 5, id="a loop left open with calls it has not started"),
         pytest.param(CALL_WHILE_ENDING, 0, id="a call in atexit"),
     ],
 )

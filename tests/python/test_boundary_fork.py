@@ -108,6 +108,26 @@ async def main():
 asyncio.run(main())
 """
 
+# Forks in the pass of the loop in which the calls are made.
+NOT_STARTED = """
+async def main():
+    tasks = [asyncio.ensure_future(acall(f"parent-{n}")) for n in range(12)]
+    loop, forked = asyncio.get_running_loop(), []
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            call("child-sync")
+            sys.exit(0)
+        forked.append(pid)
+    loop.call_soon(fork)
+    assert await asyncio.gather(*tasks) == [f"parent-{n}" for n in range(12)]
+    while not (status := os.waitpid(forked[0], os.WNOHANG))[0]:
+        await asyncio.sleep(0.01)
+    assert status[1] == 0
+asyncio.run(main())
+"""
+
 THREADS_IN_FLIGHT = """
 threads = [threading.Thread(target=call, args=(f"slow-{n}",)) for n in range(20)]
 for thread in threads:
@@ -193,6 +213,7 @@ loop.close()
         pytest.param(FORK_COUNTS, id="each counts for itself"),
         pytest.param(GRANDCHILD, id="grandchild"),
         pytest.param(IN_FLIGHT, id="async calls in flight"),
+        pytest.param(NOT_STARTED, id="async calls not started"),
         pytest.param(THREADS_IN_FLIGHT, id="sync calls in flight in threads"),
         pytest.param(IN_A_SIGNAL_HANDLER, id="in a signal handler during a call"),
         pytest.param(FROM_A_THREAD, id="from a thread"),

@@ -103,28 +103,35 @@ def test_errors_cancellation_and_timeouts(server, client, gate, new_loop, wait_u
     wait_until(lambda: in_flight(gate) == 0)
 
 
-def test_loops_leave_no_file_open(client, new_loop):
+def test_loops_leave_no_file_open(client, new_loop, wait_until):
     run(new_loop, statuses(client, 1))
     before = files()
     for _ in range(30):
         run(new_loop, statuses(client, 1))
-    assert files() <= before
+    wait_until(lambda: files() <= before)
 
 
-async def start_pending(client, gate):
-    task = asyncio.ensure_future(client.post("/chat/completions", json=BODY))
-    # asyncio would report what is done here on purpose.
-    task._log_destroy_pending = False
-    while in_flight(gate) == 0:  # noqa: ASYNC110 it happens outside the loop
+async def make_calls(client, calls):
+    for _ in range(calls):
+        task = asyncio.ensure_future(client.post("/chat/completions", json=BODY))
+        # asyncio would report what is done here on purpose.
+        task._log_destroy_pending = False
+
+
+async def start_pending(client, gate, calls=20):
+    await make_calls(client, calls)
+    while in_flight(gate) < calls:  # noqa: ASYNC110 it happens outside the loop
         await asyncio.sleep(0.002)
 
 
-def test_a_loop_closed_with_calls_pending(server, client, gate, wait_until):
+@pytest.mark.parametrize("are_started", [True, False])
+def test_a_loop_closed_with_calls_pending(server, client, gate, wait_until, are_started):
     server.script([{"delay_s": 60}], repeat_last=True)
 
     def leave():
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(start_pending(client, gate))
+        # The loop stops after the pass in which the calls are made, in which most of them are not started.
+        loop.run_until_complete(start_pending(client, gate) if are_started else make_calls(client, 20))
         loop.close()
 
     def settled():
@@ -139,6 +146,19 @@ def test_a_loop_closed_with_calls_pending(server, client, gate, wait_until):
         leave()
         settled()
     assert files() <= before
+
+
+def test_calls_wait_while_their_loop_does(server, client):
+    loop = asyncio.new_event_loop()
+
+    async def make():
+        return [asyncio.ensure_future(client.post("/chat/completions", json=BODY)) for _ in range(40)]
+
+    calls = loop.run_until_complete(make())
+    answers = loop.run_until_complete(asyncio.gather(*calls))
+    loop.close()
+    assert [answer.status for answer in answers] == [200] * 40
+    assert server.ledger["requests"]["total"] == 40
 
 
 def test_a_loop_that_is_forgotten(server, client, gate, wait_until):
