@@ -254,6 +254,8 @@ impl Facts {
             Kind::Attempt => Level::Debug,
             Kind::Wait if self.queue_s.is_none_or(|waited| waited < Self::LONG_WAIT_S) => Level::Debug,
             Kind::Breaker if !matches!(self.outcome, Some("open" | "forced_open")) => Level::Info,
+            // A call that found what an earlier one left is what keys are for.
+            Kind::Tool if matches!(self.outcome, Some("replay" | "joined" | "resolved")) => Level::Info,
             Kind::Call | Kind::Tool if self.outcome != Some("ok") => Level::Warning,
             Kind::Call | Kind::Tool | Kind::Wait => Level::Info,
             Kind::Retry | Kind::Breaker | Kind::Degraded | Kind::Stacked => Level::Warning,
@@ -316,6 +318,9 @@ mod tests {
         let ok = Facts { outcome: Some("ok"), ..Facts::default() };
         assert_eq!(ok.level(Kind::Call), Level::Info);
         assert_eq!(Facts::default().level(Kind::Call), Level::Warning);
+        let tool = |outcome| Facts { outcome: Some(outcome), ..Facts::default() }.level(Kind::Tool);
+        assert_eq!(["ok", "replay", "joined", "resolved"].map(tool), [Level::Info; 4]);
+        assert_eq!(["failed", "in_doubt", "skipped"].map(tool), [Level::Warning; 3]);
         assert_eq!(Facts::default().level(Kind::Retry), Level::Warning);
         assert_eq!(Facts::default().level(Kind::Attempt), Level::Debug);
         let waited = |queue_s| Facts { queue_s: Some(queue_s), ..Facts::default() }.level(Kind::Wait);

@@ -11,7 +11,7 @@
 -- Returns the answer's name and what belongs to it; of 'read' the record's values, or nothing.
 --
 -- A record is one packed string, which takes half of a hash's time and, with a result in it, a third of its memory.
--- While this runs, the server does nothing else.
+-- While this runs, the server does nothing else: there are no functions, since each run would make them anew.
 
 local call, key, operation = redis.call, KEYS[1], ARGV[2]
 -- A record that only a decision may end has a TTL all the same, ten years: no key is ever without.
@@ -34,7 +34,7 @@ if packed then
     return {state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, updated,
       started, expires, note, ok, codec, result}
   end
-  now = math.max(now, updated)
+  if updated > now then now = updated end
   if expires ~= '' and expires <= now then
     call('DEL', key)
     state = nil
@@ -42,94 +42,85 @@ if packed then
 end
 if operation == 'read' then return {} end
 
--- Writes the record. Redis may forget it at `forget`; nil is never.
-local function put(forget)
-  local record = cmsgpack.pack(state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention,
-    created, now, started, forget or '', note, ok, codec, result)
-  call('SET', key, record, 'PX', math.max(forget and forget - now or NEVER, 1))
+-- What becomes of the record: 'acquired', 'renewed', 'done', 'in_doubt' or 'dropped'.
+local becomes
+if operation == 'begin' then
+  if not state then
+    becomes = 'acquired'
+  elseif fingerprint ~= ARGV[4] then
+    return {'mismatch'}
+  elseif state == 'done' then
+    return {'replay', ok, codec, result}
+  elseif state == 'in_doubt' then
+    return {'in_doubt', fence, started ~= '' and started or created}
+  elseif owner == ARGV[3] then
+    return {'acquired', fence, attempts}
+  elseif now < lease_until then
+    return {'in_progress', lease_until - now}
+  elseif state == 'started' and (effect == 'at_most_once' or ARGV[5] == 'at_most_once') then
+    becomes = 'in_doubt'
+  else
+    becomes = 'acquired'
+  end
+elseif operation == 'resolve' then
+  local orphaned = state and (state == 'in_doubt' or (state ~= 'done' and lease_until <= now))
+  if not orphaned or (ARGV[3] ~= '' and tonumber(ARGV[3]) ~= fence) then return {'stale'} end
+  becomes = ARGV[4] == 'done' and 'done' or 'dropped'
+elseif operation == 'fail' and ARGV[5] == 'no_effect' and not state then
+  return {'held'}
+elseif not state or owner ~= ARGV[3] or fence ~= tonumber(ARGV[4]) then
+  return {'stale'}
+elseif operation == 'complete' and state == 'done' then
+  return {'held'}
+elseif state ~= 'claimed' and state ~= 'started' then
+  return {'stale'}
+elseif operation == 'complete' then
+  becomes = 'done'
+elseif operation ~= 'fail' then
+  becomes = 'renewed'
+elseif ARGV[5] == 'no_effect' or state == 'claimed' then
+  becomes = 'dropped'
+else
+  becomes = effect == 'at_most_once' and 'in_doubt' or 'renewed'
 end
 
-local function may_repeat(kind) return kind ~= 'at_most_once' end
-
--- Writes a record that is being worked on.
-local function put_open()
-  put((state ~= 'started' or may_repeat(effect)) and lease_until + retention or nil)
-end
-
-local function acquire()
+local answer = {'held'}
+if becomes == 'acquired' then
   if state then
     fence, attempts = fence + 1, attempts + 1
   else
     fence, attempts, created = 1, 1, now
   end
-  state = ARGV[9] == '1' and 'started' or 'claimed'
   owner, fingerprint, effect, tool = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
   lease_until, retention = now + ARGV[7], tonumber(ARGV[8])
-  started = state == 'started' and now or ''
+  if ARGV[9] == '1' then state, started = 'started', now else state, started = 'claimed', '' end
   note, ok, codec, result = '', '', '', ''
-  put_open()
-  return {'acquired', fence, attempts}
-end
-
-local function renew(lease)
-  lease_until = now + lease
-  put_open()
-end
-
-local function doubt()
+  answer = {'acquired', fence, attempts}
+elseif becomes == 'renewed' then
+  if operation == 'start' and state == 'claimed' then state, started = 'started', now end
+  if operation == 'heartbeat' and ARGV[6] ~= '' then note = ARGV[6] end
+  lease_until = operation == 'fail' and now or now + ARGV[5]
+elseif becomes == 'in_doubt' then
   state, lease_until = 'in_doubt', now
-  put(nil)
-end
-
-local function in_doubt() return {'in_doubt', fence, started ~= '' and started or created} end
-
-local function finish(...)
+  if operation == 'begin' then answer = {'in_doubt', fence, started ~= '' and started or created} end
+elseif becomes == 'done' then
   state, lease_until = 'done', now
-  ok, codec, result = ...
-  put(now + retention)
+  ok, codec, result = ARGV[5], ARGV[6], ARGV[7]
+else
+  call('DEL', key)
+  return answer
 end
 
-if operation == 'begin' then
-  if not state then return acquire() end
-  if fingerprint ~= ARGV[4] then return {'mismatch'} end
-  if state == 'done' then return {'replay', ok, codec, result} end
-  if state == 'in_doubt' then return in_doubt() end
-  if owner == ARGV[3] then return {'acquired', fence, attempts} end
-  if now < lease_until then return {'in_progress', lease_until - now} end
-  if state == 'started' and not (may_repeat(effect) and may_repeat(ARGV[5])) then
-    doubt()
-    return in_doubt()
-  end
-  return acquire()
+-- After how long Redis may forget it; nil is never.
+local left
+if state == 'done' then
+  left = retention
+elseif state ~= 'in_doubt' and (state ~= 'started' or effect ~= 'at_most_once') then
+  left = lease_until + retention - now
 end
-
-if operation == 'resolve' then
-  local orphaned = state and (state == 'in_doubt' or (state ~= 'done' and lease_until <= now))
-  if not orphaned or (ARGV[3] ~= '' and tonumber(ARGV[3]) ~= fence) then return {'stale'} end
-  if ARGV[4] == 'done' then finish(ARGV[5], ARGV[6], ARGV[7]) else call('DEL', key) end
-  return {'held'}
-end
-
-if operation == 'fail' and ARGV[5] == 'no_effect' and not state then return {'held'} end
-if not state or owner ~= ARGV[3] or fence ~= tonumber(ARGV[4]) then return {'stale'} end
-if operation == 'complete' and state == 'done' then return {'held'} end
-if state ~= 'claimed' and state ~= 'started' then return {'stale'} end
-
-if operation == 'start' then
-  if state == 'claimed' then state, started = 'started', now end
-  renew(ARGV[5])
-elseif operation == 'heartbeat' then
-  if ARGV[6] ~= '' then note = ARGV[6] end
-  renew(ARGV[5])
-elseif operation == 'complete' then
-  finish(ARGV[5], ARGV[6], ARGV[7])
-elseif operation == 'fail' then
-  if ARGV[5] == 'no_effect' or state == 'claimed' then
-    call('DEL', key)
-  elseif may_repeat(effect) then
-    renew(0)
-  else
-    doubt()
-  end
-end
-return {'held'}
+expires = left and now + left or ''
+if not left then left = NEVER elseif left < 1 then left = 1 end
+packed = cmsgpack.pack(state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, now,
+  started, expires, note, ok, codec, result)
+call('SET', key, packed, 'PX', left)
+return answer
