@@ -71,10 +71,16 @@ async def load(gate: Gate, url: str) -> None:
             question = {"model": MODELS[number % 5 == 0], "messages": [], "max_tokens": 200}
             tasks.add(asyncio.create_task(call(client, question)))
         if number % 10 == 0:
-            gate._engine.count_tool_call("charge_card", "ok")
-            gate._engine.count_idempotency("replay" if number % 50 == 0 else "executed")
+            gate.once(f"charge:{number}", charge_card)
+        if number % 50 == 0:
+            gate.once(f"charge:{number}", charge_card)
         await asyncio.sleep(0.05)
     await asyncio.gather(*tasks)
+
+
+def charge_card() -> str:
+    """Stand for a tool."""
+    return "receipt"
 
 
 async def call(client: AsyncClient, question: dict[str, object]) -> None:

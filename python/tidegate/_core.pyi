@@ -140,12 +140,6 @@ class Engine:
     def usage(self) -> list[dict[str, Any]]:
         """Return what calls used and cost, a row per hour, model and tags."""
 
-    def count_tool_call(self, tool: str, status: str) -> None:
-        """Count a call of a tool by how it ended."""
-
-    def count_idempotency(self, outcome: str) -> None:
-        """Count what became of an execution that was asked for under a key."""
-
     def decide(self, decision: str, origin: str, model: str) -> None:
         """Have these breakers do as an operator says: ``open``, ``disabled`` or ``reset``."""
 

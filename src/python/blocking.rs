@@ -7,7 +7,7 @@ use crate::lock::{Condvar, Mutex};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use super::idempotency;
+use super::answered;
 use super::outcome::{Delivery, Sink, attempt_into_python, into_python, lost};
 use super::runtime::{self, Inside, Task};
 use super::stream::PyStream;
@@ -88,7 +88,7 @@ pub(crate) fn wait<W: Future<Output = ()> + Send + 'static>(
                     let stream = PyStream::new(*opened, Some(Arc::clone(&mailbox)));
                     return Py::new(py, stream).map(Py::into_any);
                 }
-                Delivery::Store(answered) => return idempotency::into_python(py, *answered),
+                Delivery::Store(answered) => return answered::into_python(py, *answered),
                 Delivery::Ready | Delivery::Over => {}
                 Delivery::Lost => return Err(lost()),
             }

@@ -21,8 +21,8 @@ use pyo3::types::{PyCFunction, PyDict, PyWeakrefReference};
 use pyo3::{PyTraverseError, PyVisit, intern};
 use slab::Slab;
 
+use super::answered;
 use super::batcher::Batcher;
-use super::idempotency;
 use super::inbox::{Bell, Courier, Inbox, Key, Wake};
 use super::outcome::{Delivery, attempt_into_python, into_python, lost};
 use super::runtime::{self, Task};
@@ -171,7 +171,7 @@ impl LoopQueue {
                 return Ok(());
             }
             Delivery::Outcome(outcome) => into_python(py, *outcome),
-            Delivery::Store(answered) => idempotency::into_python(py, *answered),
+            Delivery::Store(answered) => answered::into_python(py, *answered),
             Delivery::Attempt(finished) => attempt_into_python(py, *finished),
             Delivery::Lost => Err(lost()),
         };

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::lock::Mutex;
 use bytes::Bytes;
 use http::Method;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PyString, PyTuple};
+use pyo3::types::PyDict;
 use serde_json::value::RawValue;
 
 use super::arguments::{Content, MethodName, Path};
 use super::blocking;
 use super::bridge::{self, Ticket};
 use super::errors::config_error;
-use super::guard::Outer;
-use super::outcome::{Delivery, LogListener, LogRecord, NOTHING, Sink};
+use super::options::{self, apply};
+use super::outcome::{Delivery, LogListener, LogRecord, NOTHING, Promise, Sink};
+use super::per_process::PerProcess;
 use super::response::parse;
 use super::runtime;
 use super::stream::hand_on;
@@ -23,46 +23,13 @@ use super::{encode, policy};
 use crate::clock;
 use crate::config::{self, Limits};
 use crate::drive::{self, Deliver, Delivered, Order, StreamEndRule};
-use crate::engine::{self, Decision, Engine, Fallback, GateConfig, Upstream, UpstreamConfig};
+use crate::engine::{Decision, Engine, Fallback, GateConfig, Upstream, UpstreamConfig};
 use crate::error::ConfigError;
-use crate::event::{Digest, Level, Listener, Tags, TraceId};
+use crate::event::{Level, Listener};
 use crate::log_file::Rotation;
-use crate::metrics::IdempotencyOutcome;
 use crate::price::PriceBook;
 use crate::stream::Form;
 use crate::transport::TransportOptions;
-
-/// What was built in one process. After a fork it is built anew from its settings: the old one holds locks and
-/// sockets of threads that are not here.
-pub(super) struct PerProcess<T> {
-    current: Mutex<(u64, Arc<T>)>,
-}
-
-impl<T> PerProcess<T> {
-    pub(super) fn new(value: T) -> Self {
-        Self { current: Mutex::new((runtime::generation(), Arc::new(value))) }
-    }
-
-    /// Runs no Python: a thread that held the lock without the GIL would stop one that has it.
-    pub(super) fn get(&self, build: impl FnOnce() -> Result<T, ConfigError>) -> Result<Arc<T>, ConfigError> {
-        let mut current = self.current.lock();
-        if current.0 != runtime::generation() {
-            let renewed = (runtime::generation(), Arc::new(build()?));
-            std::mem::forget(std::mem::replace(&mut *current, renewed));
-        }
-        Ok(Arc::clone(&current.1))
-    }
-}
-
-impl<T> Drop for PerProcess<T> {
-    /// What is the parent's is left alone, as in `get`: to drop it would wake tasks whose threads are not here.
-    fn drop(&mut self) {
-        let (generation, value) = self.current.get_mut();
-        if *generation != runtime::generation() {
-            std::mem::forget(Arc::clone(value));
-        }
-    }
-}
 
 /// The gate's core: all state that calls share.
 #[pyclass(frozen, name = "Engine", module = "tidegate._core")]
@@ -168,7 +135,7 @@ impl PyEngine {
         let config = UpstreamConfig {
             base_url,
             api_key,
-            headers: self::headers(headers)?,
+            headers: options::headers(headers)?,
             timeouts: timeouts.map(policy::timeouts).transpose()?,
             max_attempts,
             transport: TransportOptions { ca_bundle, http2, proxy, ..TransportOptions::default() },
@@ -199,20 +166,6 @@ impl PyEngine {
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let json = self.current(py)?.usage();
         parse(py, &Bytes::from(json))
-    }
-
-    fn count_tool_call(&self, py: Python<'_>, tool: &str, status: &str) -> PyResult<()> {
-        self.current(py)?.metrics().tool_call(tool, status);
-        Ok(())
-    }
-
-    fn count_idempotency(&self, py: Python<'_>, outcome: &str) -> PyResult<()> {
-        let known = IdempotencyOutcome::ALL.into_iter().find(|known| known.as_str() == outcome);
-        let known = known.ok_or_else(|| {
-            config_error(py, &ConfigError::new("outcome", outcome, "must be one of the metric's outcomes"))
-        })?;
-        self.current(py)?.metrics().idempotency(known);
-        Ok(())
     }
 
     /// Has the breakers whose origin and model match do as an operator says: `open`, `disabled`, or `reset`.
@@ -343,31 +296,6 @@ impl Job {
     }
 }
 
-/// A task that ends without an outcome says so, lest somebody wait for ever.
-pub(super) struct Promise<S: Sink> {
-    pub(super) sink: S,
-    pub(super) kept: bool,
-}
-
-impl<S: Sink> Promise<S> {
-    pub(super) fn new(sink: S) -> Self {
-        Self { sink, kept: false }
-    }
-
-    pub(super) fn keep(&mut self, delivery: Delivery) {
-        self.kept = true;
-        self.sink.deliver(delivery);
-    }
-}
-
-impl<S: Sink> Drop for Promise<S> {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.sink.deliver(Delivery::Lost);
-        }
-    }
-}
-
 impl PyUpstream {
     fn job(
         &self,
@@ -422,88 +350,13 @@ fn fallback((models, object): (String, Bound<'_, PyAny>)) -> PyResult<Fallback> 
         Ok::<_, PyErr>(UpstreamConfig {
             base_url,
             api_key: object.getattr("api_key")?.extract()?,
-            headers: headers(&object.getattr("headers")?)?,
+            headers: options::headers(&object.getattr("headers")?)?,
             timeouts: None,
             max_attempts: None,
             transport: TransportOptions::default(),
         })
     });
     Ok(Fallback { models, model: object.getattr("model")?.extract()?, upstream: upstream.transpose()? })
-}
-
-/// The options of one call. `None` never erases what the client has.
-pub(super) fn apply(
-    order: &mut Order,
-    upstream: &Upstream,
-    path: &str,
-    options: &Bound<'_, PyDict>,
-) -> PyResult<()> {
-    let py = options.py();
-    let config = |error: ConfigError| config_error(py, &error);
-    let mut outer = None;
-    for (name, value) in options.iter() {
-        let name = name.extract::<String>()?;
-        if value.is_none() {
-            continue;
-        }
-        let seconds = || {
-            let number = value.extract::<f64>().ok().filter(|_| !value.is_instance_of::<PyBool>());
-            let seconds = number.ok_or_else(|| {
-                config(ConfigError::new(&name, value.to_string(), "must be a number of seconds"))
-            })?;
-            if seconds == 0.0 {
-                return Err(config(ConfigError::new(&name, "0", "must be greater than 0")));
-            }
-            config::seconds(&name, seconds).map_err(config)
-        };
-        match name.as_str() {
-            "headers" => {
-                for (name, value) in headers(&value)? {
-                    let (name, value) = engine::header(&name, &value).map_err(config)?;
-                    Arc::make_mut(&mut order.headers).insert(name, value);
-                }
-            }
-            "params" => {
-                order.url = upstream.url(path, &query(&value)?).map_err(config)?;
-            }
-            "timeout" => order.timeouts.attempt = Some(seconds()?),
-            "total_timeout" => order.timeouts.total = Some(seconds()?),
-            "failed_before" => {
-                let (request, attempts) = value.extract::<(u64, u32)>()?;
-                order.failed_before = Some((Digest(request), attempts));
-            }
-            "outer" => outer = Some(value),
-            "max_attempts" => {
-                let number = value.extract::<u32>().ok().filter(|_| !value.is_instance_of::<PyBool>());
-                order.max_attempts = number.filter(|attempts| *attempts > 0).ok_or_else(|| {
-                    config(ConfigError::new(&name, value.to_string(), "must be a whole number, 1 or more"))
-                })?;
-            }
-            "tags" => {
-                order.tags = Some(Arc::new(value.extract::<Tags>()?));
-            }
-            "stream_end" => {
-                order.stream_end = match value.extract::<&str>() {
-                    Ok("required") => StreamEndRule::Required,
-                    Ok("optional") => StreamEndRule::Optional,
-                    _ => {
-                        let rule = "must be \"required\" or \"optional\"";
-                        return Err(config(ConfigError::new(&name, value.to_string(), rule)));
-                    }
-                };
-            }
-            "trace_id" => {
-                let id = value.extract::<&str>().ok().and_then(TraceId::parse);
-                order.trace_id = Some(id.ok_or_else(|| {
-                    let rule = "must be 32 lower-case hex digits, not all zero";
-                    config(ConfigError::new(&name, value.to_string(), rule))
-                })?);
-            }
-            _ => return Err(config(ConfigError::new("option", name, "must be an option of a call"))),
-        }
-    }
-    // It holds whatever the call itself asks for.
-    outer.map_or(Ok(()), |outer| Outer::read(outer.extract()?)?.around(order))
 }
 
 /// The table of `tidegate.Prices`: our own form, or one of the public tables under its marker.
@@ -520,55 +373,4 @@ fn price_book(json: &str) -> Result<PriceBook, ConfigError> {
         Ok(Marked { genai: Some(table), .. }) => PriceBook::from_genai_prices(table.get(), None),
         _ => PriceBook::from_json(json),
     }
-}
-
-type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
-
-fn items<'py>(field: &str, mapping: &Bound<'py, PyAny>) -> PyResult<Vec<Item<'py>>> {
-    let py = mapping.py();
-    let Ok(mapping) = mapping.cast::<PyMapping>() else {
-        let kind = mapping.get_type().qualname()?;
-        let rule = "must be a mapping of names to values";
-        return Err(config_error(py, &ConfigError::new(field, format!("({kind})"), rule)));
-    };
-    mapping.items()?.iter().map(|item| item.extract::<Item<'_>>()).collect()
-}
-
-fn refused(field: &str, name: &Bound<'_, PyAny>, rule: &str) -> PyErr {
-    let field = name.repr().map_or_else(|_| field.to_owned(), |name| format!("{field}[{name}]"));
-    config_error(name.py(), &ConfigError::new(field, "***", rule))
-}
-
-/// Headers are text and nothing else: the text of `None` or of bytes is never what was meant.
-fn headers(mapping: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
-    let texts = items("headers", mapping)?.into_iter().map(|(name, value)| {
-        let pair = name.extract().and_then(|text| Ok((text, value.extract()?)));
-        pair.map_err(|_| refused("headers", &name, "must be a string, as its name"))
-    });
-    texts.collect()
-}
-
-/// Query parameters. Each item of a list is one; `None` is none; booleans are written as in JSON.
-fn query(mapping: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
-    const RULE: &str = "must be a string, a number, a boolean, None, or a list of these";
-    let mut pairs = Vec::new();
-    for (name, value) in items("params", mapping)? {
-        let text =
-            name.extract::<String>().map_err(|_| refused("params", &name, "must be named by a string"))?;
-        let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
-        let values = if is_list { value.try_iter()?.collect::<PyResult<Vec<_>>>()? } else { vec![value] };
-        for value in values {
-            if let Ok(truth) = value.cast::<PyBool>() {
-                pairs.push((text.clone(), truth.is_true().to_string()));
-            } else if value.is_instance_of::<PyString>()
-                || value.is_instance_of::<PyInt>()
-                || value.is_instance_of::<PyFloat>()
-            {
-                pairs.push((text.clone(), value.str()?.to_string()));
-            } else if !value.is_none() {
-                return Err(refused("params", &name, RULE));
-            }
-        }
-    }
-    Ok(pairs)
 }

@@ -5,94 +5,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
-use pyo3::{PyTraverseError, PyVisit};
+use pyo3::types::{PyBytes, PyTuple};
 
+use super::answered::{Answered, answer_tuple};
 use super::blocking;
 use super::bridge::{self, Ticket};
 use super::encode;
-use super::engine::{PerProcess, Promise, PyEngine};
+use super::engine::PyEngine;
 use super::errors::{config_error, encode_error, store_error};
-use super::outcome::{Delivery, LogRecord, NOTHING, Sink};
+use super::hold::PyHold;
+use super::outcome::{Delivery, LogRecord, NOTHING, Promise, Sink};
+use super::per_process::PerProcess;
 use super::runtime;
 use super::transaction::PyTransaction;
 use crate::clock;
 use crate::config;
 use crate::event::{Digest, Event, Facts, Kind, SCHEMA, unix_seconds};
 use crate::idempotency::{
-    self, Answer, Begin, Claim, Effect, Failure, Fingerprint, Held, Leases, NEVER, Operation, Outcome, Owner,
-    Record, Resolution, State, Store, StoreError, key,
+    self, Begin, Claim, Effect, Failure, Fingerprint, Leases, Operation, Outcome, Owner, Resolution, State,
+    Store, key,
 };
 use crate::metrics::IdempotencyOutcome;
-
-/// What a store's task ends with.
-pub(crate) enum Answered {
-    Answer(Result<Answer, StoreError>),
-    Record(Result<Option<Box<Record>>, StoreError>),
-    Records(Result<Vec<(String, Record)>, StoreError>),
-    Count(Result<u64, StoreError>),
-}
-
-pub(crate) fn into_python(py: Python<'_>, answered: Answered) -> PyResult<Py<PyAny>> {
-    fn told<T>(py: Python<'_>, answered: Result<T, StoreError>) -> PyResult<T> {
-        answered.map_err(|error| store_error(py, &error))
-    }
-    let object = match answered {
-        Answered::Answer(answer) => answer_tuple(py, told(py, answer)?)?.into_any(),
-        Answered::Record(record) => {
-            let record = told(py, record)?.map(|record| record_dict(py, &record)).transpose()?;
-            record.into_pyobject(py)?
-        }
-        Answered::Records(records) => {
-            let records = told(py, records)?.into_iter();
-            let pairs = records.map(|(key, record)| Ok((key, record_dict(py, &record)?)));
-            pairs.collect::<PyResult<Vec<_>>>()?.into_pyobject(py)?
-        }
-        Answered::Count(count) => told(py, count)?.into_pyobject(py)?.into_any(),
-    };
-    Ok(object.unbind())
-}
-
-/// The answer's name and what belongs to it; times in seconds.
-fn answer_tuple(py: Python<'_>, answer: Answer) -> PyResult<Bound<'_, PyTuple>> {
-    match answer {
-        Answer::Acquired { fence, attempts } => ("acquired", fence, attempts).into_pyobject(py),
-        Answer::Replay(Outcome { ok, codec, bytes }) => {
-            ("replay", ok, &*codec, PyBytes::new(py, &bytes)).into_pyobject(py)
-        }
-        Answer::InProgress { lease_left } => ("in_progress", lease_left.as_secs_f64()).into_pyobject(py),
-        Answer::Mismatch => ("mismatch",).into_pyobject(py),
-        Answer::InDoubt { fence, started } => ("in_doubt", fence, seconds(started)).into_pyobject(py),
-        Answer::Held => ("held",).into_pyobject(py),
-        Answer::Stale => ("stale",).into_pyobject(py),
-    }
-}
-
-fn seconds(millis: u64) -> f64 {
-    millis as f64 / 1000.0
-}
-
-fn record_dict<'py>(py: Python<'py>, record: &Record) -> PyResult<Bound<'py, PyDict>> {
-    let fields = PyDict::new(py);
-    fields.set_item("state", record.state.as_str())?;
-    fields.set_item("tool", &*record.tool)?;
-    fields.set_item("effect", record.effect.as_str())?;
-    fields.set_item("fingerprint", record.fingerprint.to_string())?;
-    fields.set_item("attempts", record.attempts)?;
-    fields.set_item("fence", record.fence)?;
-    fields.set_item("created", seconds(record.created))?;
-    fields.set_item("updated", seconds(record.updated))?;
-    fields.set_item("started", record.started.map(seconds))?;
-    fields.set_item("lease_until", seconds(record.lease_until))?;
-    fields.set_item("expires", (record.expires != NEVER).then(|| seconds(record.expires)))?;
-    fields.set_item("note", record.note.as_deref())?;
-    let outcome = record.outcome.as_ref();
-    fields.set_item("ok", outcome.map(|outcome| outcome.ok))?;
-    fields.set_item("codec", outcome.map(|outcome| &*outcome.codec))?;
-    fields.set_item("result", outcome.map(|outcome| PyBytes::new(py, &outcome.bytes)))?;
-    fields.set_item("result_digest", outcome.map(|outcome| idempotency::digest(&outcome.bytes)))?;
-    Ok(fields)
-}
 
 /// One operation, ready to be sent, and sent again.
 #[pyclass(frozen, name = "Operation", module = "tidegate._core")]
@@ -429,57 +362,6 @@ fn deliver<S: Sink>(
     async move {
         let answered = work.await;
         promise.keep(Delivery::Store(Box::new(answered)));
-    }
-}
-
-/// A lease that is being renewed.
-#[pyclass(frozen, name = "Hold", module = "tidegate._core")]
-pub(crate) struct PyHold {
-    /// Not to be touched after a fork: its locks are the parent's.
-    held: Option<Held>,
-    #[pyo3(get)]
-    ticket: Option<Py<Ticket>>,
-    generation: u64,
-}
-
-impl PyHold {
-    fn new(held: Held, ticket: Option<Py<Ticket>>) -> Self {
-        Self { held: Some(held), ticket, generation: runtime::generation() }
-    }
-}
-
-#[pymethods]
-impl PyHold {
-    /// Whether the lease is another's, or can no longer be vouched for.
-    #[getter]
-    fn lost(&self) -> bool {
-        self.held.as_ref().is_some_and(Held::is_lost)
-    }
-
-    /// Of a loop that was closed, what waits is a cycle through the ticket.
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.ticket)
-    }
-
-    /// Stops renewing it.
-    fn stop(&self) {
-        if self.generation != runtime::generation() {
-            return;
-        }
-        if let Some(held) = &self.held {
-            held.let_go();
-        }
-        if let Some(ticket) = &self.ticket {
-            ticket.get().cancel();
-        }
-    }
-}
-
-impl Drop for PyHold {
-    fn drop(&mut self) {
-        if self.generation != runtime::generation() {
-            std::mem::forget(self.held.take());
-        }
     }
 }
 

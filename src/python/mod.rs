@@ -1,5 +1,6 @@
 //! The Python extension module `tidegate._core`: the only folder that names pyo3.
 
+mod answered;
 mod arguments;
 mod batcher;
 mod blocking;
@@ -11,11 +12,14 @@ mod engine;
 mod errors;
 mod exchange;
 mod guard;
+mod hold;
 mod idempotency;
 mod inbox;
 mod mock;
 mod official;
+mod options;
 mod outcome;
+mod per_process;
 mod policy;
 mod probe;
 mod receipt;
@@ -50,8 +54,10 @@ mod core {
     #[pymodule_export]
     use super::guard::PyGuard;
     #[pymodule_export]
+    use super::hold::PyHold;
+    #[pymodule_export]
     use super::idempotency::{
-        PyHold, PyOperation, PyStore, check_key, escape_key, fingerprint, idem_key, looks_random,
+        PyOperation, PyStore, check_key, escape_key, fingerprint, idem_key, looks_random,
     };
     #[pymodule_export]
     use super::mock::PyMockServer;

@@ -5,9 +5,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
+use super::answered::Answered;
 use super::ended::{Finished, PyAttempt};
 use super::errors;
-use super::idempotency::Answered;
 use super::response::PyResponse;
 use super::stream::Opened;
 use crate::drive::Outcome;
@@ -33,6 +33,31 @@ pub(crate) enum Delivery {
 /// Takes deliveries on any thread, without Python.
 pub(crate) trait Sink: Clone + Send + Sync + 'static {
     fn deliver(&self, delivery: Delivery);
+}
+
+/// A task that ends without an outcome says so, lest somebody wait for ever.
+pub(crate) struct Promise<S: Sink> {
+    pub(crate) sink: S,
+    pub(crate) kept: bool,
+}
+
+impl<S: Sink> Promise<S> {
+    pub(crate) fn new(sink: S) -> Self {
+        Self { sink, kept: false }
+    }
+
+    pub(crate) fn keep(&mut self, delivery: Delivery) {
+        self.kept = true;
+        self.sink.deliver(delivery);
+    }
+}
+
+impl<S: Sink> Drop for Promise<S> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.sink.deliver(Delivery::Lost);
+        }
+    }
 }
 
 /// An event on its way to Python's `logging`.

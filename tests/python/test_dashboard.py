@@ -105,8 +105,8 @@ class Exposition:
                     assert model in {"fails", "too-large"}
         for _ in range(20):
             client.post("/chat/completions", json={**BODY, "max_tokens": 10})
-        gate._engine.count_tool_call("charge", "ok")
-        gate._engine.count_idempotency("replay")
+        for _ in range(2):
+            gate.once("charge:1", charge)
 
     def __enter__(self):
         self.thread.start()
@@ -116,6 +116,10 @@ class Exposition:
         self.server.shutdown()
         self.thread.join()
         self.server.server_close()
+
+
+def charge():
+    return "receipt"
 
 
 def free_port():

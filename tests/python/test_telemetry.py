@@ -140,8 +140,10 @@ def scripted_run(gate):
                 break
             except CallError as error:
                 infos.append(error.info)
+        of_tool = dict.fromkeys(("key", "fingerprint", "outcome", "reason", "attempts"))
+        of_tool.update(tool="charge", effect="read", log_level=logging.CRITICAL)
         for status in ("ok", "ok", "error"):
-            gate._engine.count_tool_call("charge", status)
+            gate._tools.store.tell(**of_tool, status=status, decision=None)
         for outcome in (
             "executed",
             "replay",
@@ -152,7 +154,7 @@ def scripted_run(gate):
             "mismatch",
             "lease_lost",
         ):
-            gate._engine.count_idempotency(outcome)
+            gate._tools.store.tell(**of_tool, status=None, decision=outcome)
         return infos, server.ledger
 
 
