@@ -3,7 +3,7 @@
 //! Each record is one write to a file opened for appending, so that a process that dies loses no line that it had
 //! written. A line that a full disk or a power failure cut short is ended before the next one: readers skip what
 //! they cannot read and lose that line alone. A line of which another process has written a part looks the same for
-//! a moment, so that a cut is ended only if the file has not grown since it was found.
+//! a moment, so that it is looked at once more before it is ended.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -53,37 +53,37 @@ struct Open {
     length: u64,
     /// Own bytes since others were last looked for.
     unchecked: u64,
-    /// The length of the file when its last line was found to have no end.
-    cut: Option<u64>,
+    /// The last line may have no end.
+    cut: bool,
 }
 
 impl Open {
     fn new(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
         let length = file.metadata()?.len();
-        let cut = Self::find_cut(&file)?;
+        let cut = Self::is_cut(&file)?;
         Ok(Self { file, length, unchecked: 0, cut })
     }
 
-    fn find_cut(mut file: &File) -> io::Result<Option<u64>> {
+    fn is_cut(mut file: &File) -> io::Result<bool> {
+        let about = file.metadata()?;
+        // Pipes, terminals and the like have no end to look at.
+        if !about.is_file() || about.len() == 0 {
+            return Ok(false);
+        }
         let mut last = [0];
-        // Pipes and terminals have no end to look at, and empty files no last byte.
-        let Ok(before) = file.seek(SeekFrom::End(-1)) else { return Ok(None) };
-        file.read_exact(&mut last)?;
-        Ok((last != *b"\n").then_some(before + 1))
+        file.seek(SeekFrom::Start(about.len() - 1))?;
+        let read = file.read(&mut last)?;
+        Ok(read == 1 && last != *b"\n")
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        if let Some(cut) = self.cut
-            && self.file.metadata()?.len() == cut
-        {
+        if self.cut && Self::is_cut(&self.file)? {
             self.file.write_all(b"\n")?;
         }
-        self.cut = None;
-        if let Err(error) = self.file.write_all(line) {
-            self.cut = Self::find_cut(&self.file)?;
-            return Err(error);
-        }
+        self.cut = true;
+        self.file.write_all(line)?;
+        self.cut = false;
         self.length += line.len() as u64;
         self.unchecked += line.len() as u64;
         Ok(())
@@ -325,6 +325,25 @@ mod tests {
         other.write_all(rest).unwrap();
         log.write(&event()).unwrap();
         assert_eq!(fs::read(folder.log()).unwrap(), line.repeat(2));
+    }
+
+    #[test]
+    fn a_line_cut_by_another_meanwhile_costs_no_other() {
+        let folder = Folder::new("cut");
+        fs::write(folder.log(), b"{\"schema\":1}\n{\"sche").unwrap();
+        let log = LogFile::open(&folder.log(), None).unwrap();
+        let mut other = OpenOptions::new().append(true).open(folder.log()).unwrap();
+        other.write_all(b"\n{\"cut\":").unwrap();
+        log.write(&event()).unwrap();
+        assert_eq!(folder.lines(), [(String::from("log.jsonl"), 2)]);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn what_is_no_file_can_be_written_to() {
+        let log = LogFile::open(Path::new("/dev/null"), None).unwrap();
+        log.write(&event()).unwrap();
+        log.write(&event()).unwrap();
     }
 
     #[test]

@@ -190,6 +190,8 @@ mod tests {
             "redis+sentinel://u:hush@h:1",
             "sqlite:x",
             "redis+sentinel://u:hush@h:1/main/x",
+            "redis+sentinel://u:hush@h:1/main/-1",
+            "redis+sentinel://u:hush@h:1/main/3/x",
             "redis+cluster://u:hush@h:1/2",
         ] {
             let error = Store::open(url).unwrap_err();

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::task;
 
-use super::inbox::Inbox;
+use super::inbox::{Inbox, News};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -26,24 +26,24 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
-    pub(crate) fn new(runtime: &Handle, inbox: Arc<Inbox>) -> Self {
+    pub(crate) fn new(runtime: &Handle, inbox: &Arc<Inbox>) -> Self {
         let (begin, mut batches) = mpsc::unbounded_channel::<Vec<Work>>();
-        let told = Arc::clone(&inbox);
+        let news = News::of(inbox);
         runtime.spawn(async move {
             loop {
                 tokio::select! {
                     batch = batches.recv() => match batch {
-                        Some(batch) => batch.into_iter().for_each(|work| drop(task::spawn(work))),
+                        Some(batch) => spawn_in_order(batch),
                         None => return,
                     },
-                    () = told.has_some() => {
+                    () = news.arrived() => {
                         task::yield_now().await;
-                        told.wake();
+                        news.tell();
                     }
                 }
             }
         });
-        Self { inbox, waiting: Vec::new(), begin }
+        Self { inbox: Arc::clone(inbox), waiting: Vec::new(), begin }
     }
 
     /// Starts `work` on the runtime, now or with what comes after it. Whether a call of `flush` has to be
@@ -73,4 +73,12 @@ impl Batcher {
             drop(self.begin.send(batch));
         }
     }
+}
+
+/// The runtime runs what a task spawned last before all else. Something has to be last.
+fn spawn_in_order(batch: Vec<Work>) {
+    for work in batch {
+        task::spawn(work);
+    }
+    task::spawn(async {});
 }

@@ -51,7 +51,7 @@ pub(crate) struct LoopQueue {
     event_loop: Py<PyAny>,
     inbox: Arc<Inbox>,
     slots: Mutex<Slots>,
-    /// `None` once it is to be forgotten.
+    /// `None` before the first call.
     batcher: Mutex<Option<Batcher>>,
     readable: Option<UnixStream>,
     /// The process it belongs to. A fork shares its socket with the parent and must not read from it.
@@ -112,10 +112,8 @@ impl LoopQueue {
     /// Called by the loop in the pass after the one in which calls were made.
     fn _flush(&self, py: Python<'_>) {
         let _inside = runtime::enter(py);
-        if self.generation == runtime::generation()
-            && let Some(batcher) = &mut *self.batcher.lock()
-        {
-            batcher.flush();
+        if self.generation == runtime::generation() {
+            self.flush();
         }
     }
 
@@ -214,12 +212,21 @@ impl LoopQueue {
     fn start(slf: &Bound<'_, Self>, work: impl Future<Output = ()> + Send + 'static) -> PyResult<()> {
         let (py, this) = (slf.py(), slf.get());
         let runtime = runtime::handle(py)?;
-        let needs_flush = this.batcher.lock().as_mut().is_some_and(|batcher| batcher.start(&runtime, work));
-        if needs_flush {
-            let flush = slf.getattr(intern!(py, "_flush"))?;
-            this.event_loop.bind(py).call_method1(intern!(py, "call_soon"), (flush,))?;
+        let needs_flush = {
+            let mut batcher = this.batcher.lock();
+            batcher.get_or_insert_with(|| Batcher::new(&runtime, &this.inbox)).start(&runtime, work)
+        };
+        if !needs_flush {
+            return Ok(());
         }
-        Ok(())
+        let flush = slf.getattr(intern!(py, "_flush"))?;
+        this.event_loop.bind(py).call_method1(intern!(py, "call_soon"), (flush,)).map(drop)
+    }
+
+    fn flush(&self) {
+        if let Some(batcher) = &mut *self.batcher.lock() {
+            batcher.flush();
+        }
     }
 
     fn take(&self, key: Key) -> Option<Pending> {
@@ -294,6 +301,8 @@ pub(crate) fn submit<W: Future<Output = ()> + Send + 'static>(
         Ok(()) => Ok(ticket),
         Err(error) => {
             ticket.cancel();
+            // Ctrl-C, say, while the flush was arranged: others must not wait for one that never comes.
+            ticket.queue.get().flush();
             Err(error)
         }
     }
@@ -408,13 +417,11 @@ fn new_queue<'py>(py: Python<'py>, event_loop: &Bound<'py, PyAny>) -> PyResult<B
     readable.set_nonblocking(true)?;
     writable.set_nonblocking(true)?;
     let fd = readable.as_raw_fd();
-    let runtime = runtime::handle(py)?;
     let build = |wake, readable| {
-        let inbox = Arc::new(Inbox::new(wake));
         let queue = LoopQueue {
             event_loop: event_loop.clone().unbind(),
-            batcher: Mutex::new(Some(Batcher::new(&runtime, Arc::clone(&inbox)))),
-            inbox,
+            batcher: Mutex::new(None),
+            inbox: Arc::new(Inbox::new(wake)),
             slots: Mutex::default(),
             readable,
             generation: runtime::generation(),

@@ -27,12 +27,18 @@ pub(crate) struct Key {
 }
 
 pub(crate) struct Inbox {
-    deliveries: Mutex<VecDeque<(Key, Delivery)>>,
+    held: Mutex<Held>,
     /// How much the loop waits for.
     expected: AtomicUsize,
     /// For the loop's agent on the runtime.
     some: Notify,
     wake: Wake,
+}
+
+#[derive(Default)]
+struct Held {
+    deliveries: VecDeque<(Key, Delivery)>,
+    has_agent: bool,
 }
 
 pub(crate) enum Wake {
@@ -83,7 +89,7 @@ impl Bell {
 
 impl Inbox {
     pub(crate) fn new(wake: Wake) -> Self {
-        Self { deliveries: Mutex::default(), expected: AtomicUsize::new(0), some: Notify::new(), wake }
+        Self { held: Mutex::default(), expected: AtomicUsize::new(0), some: Notify::new(), wake }
     }
 
     /// What to listen to where the loop cannot watch a socket.
@@ -95,14 +101,18 @@ impl Inbox {
     }
 
     fn push(&self, key: Key, delivery: Delivery) {
-        let was_empty = {
-            let mut deliveries = self.deliveries.lock();
-            deliveries.push_back((key, delivery));
-            deliveries.len() == 1
+        let (was_empty, has_agent) = {
+            let mut held = self.held.lock();
+            held.deliveries.push_back((key, delivery));
+            (held.deliveries.len() == 1, held.has_agent)
         };
-        if was_empty && self.is_busy() && Handle::try_current().is_ok() {
+        if !was_empty {
+            return;
+        }
+        // Threads of Python's wake the loop themselves: the agent would have to be woken for it.
+        if has_agent && self.is_busy() && Handle::try_current().is_ok() {
             self.some.notify_one();
-        } else if was_empty {
+        } else {
             self.wake();
         }
     }
@@ -115,13 +125,8 @@ impl Inbox {
         self.expected.load(Ordering::Relaxed) >= BUSY
     }
 
-    /// Waits until tasks have left something of which the loop has not been told.
-    pub(crate) async fn has_some(&self) {
-        self.some.notified().await;
-    }
-
     /// Tells the loop that there is something.
-    pub(crate) fn wake(&self) {
+    fn wake(&self) {
         match &self.wake {
             // A full socket means that the loop has been told; a closed one, that it is gone.
             Wake::Socket(socket) => drop((&*socket).write(&[1])),
@@ -131,15 +136,50 @@ impl Inbox {
 
     /// The next deliveries, and a call to come back if there are more.
     pub(crate) fn take(&self) -> Vec<(Key, Delivery)> {
-        let mut deliveries = self.deliveries.lock();
-        let now = deliveries.len().min(PER_TURN);
-        let taken = deliveries.drain(..now).collect();
-        let are_more = !deliveries.is_empty();
-        drop(deliveries);
+        let mut held = self.held.lock();
+        let now = held.deliveries.len().min(PER_TURN);
+        let taken = held.deliveries.drain(..now).collect();
+        let are_more = !held.deliveries.is_empty();
+        drop(held);
         if are_more {
             self.wake();
         }
         taken
+    }
+}
+
+/// What the loop's agent on the runtime has of it: news of what tasks have left, to tell the loop of.
+pub(crate) struct News {
+    inbox: Arc<Inbox>,
+}
+
+impl News {
+    pub(crate) fn of(inbox: &Arc<Inbox>) -> Self {
+        inbox.held.lock().has_agent = true;
+        Self { inbox: Arc::clone(inbox) }
+    }
+
+    /// Waits until tasks have left something of which the loop has not been told.
+    pub(crate) async fn arrived(&self) {
+        self.inbox.some.notified().await;
+    }
+
+    pub(crate) fn tell(&self) {
+        self.inbox.wake();
+    }
+}
+
+impl Drop for News {
+    /// Without an agent, whoever leaves something tells the loop.
+    fn drop(&mut self) {
+        let has_some = {
+            let mut held = self.inbox.held.lock();
+            held.has_agent = false;
+            !held.deliveries.is_empty()
+        };
+        if has_some {
+            self.inbox.wake();
+        }
     }
 }
 

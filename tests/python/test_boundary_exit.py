@@ -213,12 +213,32 @@ sys.exit(5)
 CALLS_NOT_STARTED = """
 loop = asyncio.new_event_loop()
 async def main():
-    return [asyncio.ensure_future(acall("slow")) for _ in range(20)]
+    return [asyncio.ensure_future(acall("slow")) for _ in range(18)]
 tasks = loop.run_until_complete(main())
-assert in_flight() < 20
+assert in_flight() < 4
 at_end()
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # asyncio's own words about a loop that was left open
 sys.exit(5)
+"""
+
+# A handler that runs behind tidegate's own, which has dropped the calls.
+LOOP_WHILE_ENDED = """
+loop = asyncio.new_event_loop()
+async def main():
+    tasks = [asyncio.ensure_future(acall("slow")) for _ in range(6)]
+    while in_flight() < 6:
+        await asyncio.sleep(0.002)
+    return tasks
+tasks = loop.run_until_complete(main())
+def while_ended():
+    results = loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    assert [type(result) for result in results] == [RuntimeError] * 6, results
+    loop.close()
+    at_end()
+own = tidegate._core._at_exit
+atexit.unregister(own)
+atexit.register(while_ended)
+atexit.register(own)
 """
 
 CALL_WHILE_ENDING = """
@@ -257,6 +277,7 @@ def slow_server():
         pytest.param(RAISES, 1, id="exception at module level"),
         pytest.param(LOOP_LEFT_OPEN, 5, id="a loop left open"),
         pytest.param(CALLS_NOT_STARTED, 5, id="a loop left open with calls it has not started"),
+        pytest.param(LOOP_WHILE_ENDED, 0, id="a loop that runs when all is ended"),
         pytest.param(CALL_WHILE_ENDING, 0, id="a call in atexit"),
     ],
 )

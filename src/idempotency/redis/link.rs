@@ -244,8 +244,10 @@ impl Address {
         }
         let mut builder = SentinelClientBuilder::new(self.addresses(), name, SentinelServerType::Master)?;
         if let Some(db) = self.path.get(1) {
-            let number = db.parse().map_err(|_| invalid("the database is a number: …/name/0"))?;
-            builder = builder.set_client_to_redis_db(number);
+            let number = db.parse::<u16>().ok().filter(|_| self.path.len() == 2);
+            let number =
+                number.ok_or_else(|| invalid("what follows the name is the database, a number: …/name/0"))?;
+            builder = builder.set_client_to_redis_db(number.into());
         }
         if let Some(user) = &self.user {
             builder = builder.set_client_to_redis_username(user);
