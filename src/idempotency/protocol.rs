@@ -146,7 +146,8 @@ pub fn apply(slot: &mut Option<Record>, operation: &Operation, now: u64) -> (Ans
     (answer, changed || (expired && !before))
 }
 
-fn fresh(begin: &Begin, now: u64) -> Record {
+/// The record of a key that had none.
+pub(super) fn fresh(begin: &Begin, now: u64) -> Record {
     let mut record = Record {
         fingerprint: begin.fingerprint,
         state: State::Claimed,

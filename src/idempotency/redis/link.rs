@@ -17,7 +17,7 @@ use crate::error::ConfigError;
 
 /// One answer; longer than any healthy server takes, and short enough for another attempt on a new connection while
 /// a caller waits.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -131,14 +131,11 @@ impl Links {
         }
     }
 
-    pub(super) fn drop_current(&self) {
-        self.current.lock().1 = None;
-    }
-
     async fn connect(&self) -> Result<Link, RedisError> {
+        // Whoever asks sets the time for an answer, so that a question has one timer and not two.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(RESPONSE_TIMEOUT));
+            .set_response_timeout(None);
         Ok(match &self.server {
             Server::Single(client) => {
                 Link::Single(client.get_multiplexed_async_connection_with_config(&config).await?)

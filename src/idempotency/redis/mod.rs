@@ -10,16 +10,18 @@ use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, Script, ScriptInvocation, ServerErrorKind, Value};
 
-use self::link::{Link, Links};
-use self::words::{Argument, arguments, parse_answer, parse_record};
-use super::protocol::{Answer, Operation};
-use super::record::{Record, State};
+use self::link::{Link, Links, RESPONSE_TIMEOUT};
+use self::words::{Argument, arguments, pack, parse_answer, parse_record};
+use super::protocol::{Answer, Begin, Operation, fresh};
+use super::record::{NEVER, Record, State};
 use super::store::{StoreError, Time};
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::error::ConfigError;
 
 /// Before each key, so that the records are told from the application's own.
 const PREFIX: &str = "tidegate:";
+/// Ten years; the TTL of a record that only a decision may end, since no key is ever without.
+const LONGEST_TTL: u64 = 315_360_000_000;
 /// For what is asked without an effect waiting behind it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Records looked at for a listing.
@@ -51,16 +53,43 @@ impl Redis {
         operation: &Operation,
         patience: Duration,
     ) -> Result<Answer, StoreError> {
-        let answered = self.run(key, arguments(operation), patience).await?;
-        parse_answer(answered).ok_or_else(|| strange("to an operation"))
+        let deadline = clock::now() + patience;
+        loop {
+            if let Operation::Begin(begin) = operation
+                && self.claim(key, begin, deadline).await?
+            {
+                return Ok(Answer::Acquired { fence: 1, attempts: 1 });
+            }
+            match self.run(key, arguments(operation), deadline).await? {
+                // The record that was in the way is gone by now.
+                Value::Nil => {}
+                answered => return parse_answer(answered).ok_or_else(|| strange("to an operation")),
+            }
+        }
+    }
+
+    /// Makes the record, unless there is one. Most keys are new, and a plain `SET` takes half of a script's time.
+    async fn claim(&self, key: &str, begin: &Begin, deadline: Instant) -> Result<bool, StoreError> {
+        let now = match &self.time {
+            // Only the server knows; the script adds the time of the SET when it meets the record.
+            Time::System | Time::Steady(_) => 0,
+            manual @ Time::Manual(_) => manual.now(),
+        };
+        let record = fresh(begin, now);
+        let ttl = if record.expires == NEVER { LONGEST_TTL } else { (record.expires - now).max(1) };
+        let mut set = redis::cmd("SET");
+        set.arg(prefixed(key)).arg(pack(&record)).arg("NX").arg("PX").arg(ttl);
+        let answered = self.patiently(deadline, Question::Command(&set)).await?;
+        Ok(answered != Value::Nil)
     }
 
     pub async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
-        let answered = self.run(key, vec![Argument::from(&b"read"[..])], PATIENCE).await?;
-        let Value::Array(values) = answered else { return Err(strange("in a record")) };
-        if values.is_empty() {
-            return Ok(None);
-        }
+        let deadline = clock::now() + PATIENCE;
+        let values = match self.run(key, vec![Argument::from(&b"read"[..])], deadline).await? {
+            Value::Nil => return Ok(None),
+            Value::Array(values) => values,
+            _ => return Err(strange("in a record")),
+        };
         let record = parse_record(values).ok_or_else(|| strange("in a record"))?;
         // By its own clock Redis has dropped what has expired.
         let expired = matches!(&self.time, manual @ Time::Manual(_) if record.expires <= manual.now());
@@ -82,7 +111,7 @@ impl Redis {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).arg("TYPE").arg("string");
-            let page = self.patiently(PATIENCE, Question::Command(&scan)).await?;
+            let page = self.patiently(clock::now() + PATIENCE, Question::Command(&scan)).await?;
             let (next, keys) =
                 <(u64, Vec<String>)>::from_redis_value(page).map_err(|_| strange("to a scan"))?;
             for key in keys {
@@ -106,50 +135,58 @@ impl Redis {
         &self,
         key: &str,
         arguments: Vec<Argument<'_>>,
-        patience: Duration,
+        deadline: Instant,
     ) -> Result<Value, StoreError> {
         let now = match &self.time {
             Time::System | Time::Steady(_) => String::new(),
             manual @ Time::Manual(_) => manual.now().to_string(),
         };
-        let mut invocation = self.script.key(format!("{PREFIX}{key}"));
+        let mut invocation = self.script.key(prefixed(key));
         invocation.arg(now);
         for argument in arguments {
             invocation.arg(&*argument);
         }
-        self.patiently(patience, Question::Script(&invocation)).await
+        self.patiently(deadline, Question::Script(&invocation)).await
     }
 
-    /// Asks until there is an answer, on a new connection where one was lost, for at most `patience`.
-    async fn patiently(&self, patience: Duration, question: Question<'_>) -> Result<Value, StoreError> {
+    /// Asks until there is an answer, on a new connection where one was lost, until `deadline`.
+    async fn patiently(&self, deadline: Instant, question: Question<'_>) -> Result<Value, StoreError> {
         const FIRST_WAIT: Duration = Duration::from_millis(25);
         const LONGEST_WAIT: Duration = Duration::from_millis(500);
-        let deadline = clock::now() + patience;
         let mut wait = FIRST_WAIT;
         loop {
-            let tried = clock::until(deadline, async {
-                let mut link = self.links.get().await?;
-                let done = question.ask(&mut link.link).await;
-                if done.as_ref().is_err_and(has_lost_its_primary) {
-                    self.links.drop_link(link.serial);
+            let problem = match self.ask(&question, deadline).await {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(error)) => {
+                    let problem = format!("cannot be used: {error}");
+                    if is_permanent(&error) && !is_demoted(&error) {
+                        return Err(self.unavailable(&problem));
+                    }
+                    problem
                 }
-                done
-            });
-            let error = match tried.await {
-                Some(Ok(done)) => return Ok(done),
-                Some(Err(error)) => error,
-                None => {
-                    // Whoever comes next must not wait on a connection that gives no answer.
-                    self.links.drop_current();
-                    return Err(self.unavailable("did not answer in time"));
-                }
+                None => String::from("did not answer in time"),
             };
-            if (is_permanent(&error) && !is_demoted(&error)) || clock::now() + wait > deadline {
-                return Err(self.unavailable(&format!("cannot be used: {error}")));
+            if clock::now() + wait > deadline {
+                return Err(self.unavailable(&problem));
             }
             clock::sleep_until(clock::now() + wait).await;
             wait = (wait * 2).min(LONGEST_WAIT);
         }
+    }
+
+    /// Asks once; `None` is no answer in time.
+    async fn ask(&self, question: &Question<'_>, deadline: Instant) -> Option<Result<Value, RedisError>> {
+        let mut link = match clock::until(deadline, self.links.get()).await? {
+            Ok(link) => link,
+            Err(error) => return Some(Err(error)),
+        };
+        let limit = deadline.min(clock::now() + RESPONSE_TIMEOUT);
+        let answered = clock::until(limit, question.send(&mut link.link)).await;
+        // Whoever comes next must not wait on a connection that gives no answer.
+        if answered.as_ref().is_none_or(|done| done.as_ref().is_err_and(has_lost_its_primary)) {
+            self.links.drop_link(link.serial);
+        }
+        answered
     }
 
     fn unavailable(&self, problem: &str) -> StoreError {
@@ -164,12 +201,16 @@ enum Question<'a> {
 }
 
 impl Question<'_> {
-    async fn ask(&self, link: &mut Link) -> Result<Value, RedisError> {
+    async fn send(&self, link: &mut Link) -> Result<Value, RedisError> {
         match self {
             Self::Script(invocation) => invocation.invoke_async(link).await,
             Self::Command(command) => command.query_async(link).await,
         }
     }
+}
+
+fn prefixed(key: &str) -> String {
+    format!("{PREFIX}{key}")
 }
 
 fn strange(place: &str) -> StoreError {

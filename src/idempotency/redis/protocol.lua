@@ -1,4 +1,5 @@
 -- One operation on one record; the same as protocol.rs, which says why. A test holds the two equal.
+-- A record is made by a plain SET NX of the client; it comes here with what the record then goes through.
 --
 -- KEYS[1]: the record. ARGV: the time in ms, or '' for the server's; the operation; then
 --   begin:     owner, fingerprint, effect, tool, lease, retention, '1' to start at once
@@ -8,13 +9,14 @@
 --   fail:      owner, fence, 'no_effect' or 'unknown'
 --   resolve:   fence ('' for any), 'not_done', or 'done', ok, codec, result
 --   read
--- Returns the answer's name and what belongs to it; of 'read' the record's values, or nothing.
+-- Returns the answer's name and what belongs to it; of 'read' the record's values. Where there is no record, 'begin'
+-- and 'read' return nil.
 --
 -- A record is one packed string, which takes half of a hash's time and, with a result in it, a third of its memory.
 -- While this runs, the server does nothing else: there are no functions, since each run would make them anew.
 
 local call, key, operation = redis.call, KEYS[1], ARGV[2]
--- A record that only a decision may end has a TTL all the same, ten years: no key is ever without.
+-- The TTL of a record that only a decision may end; mod.rs has the same.
 local NEVER = 315360000000
 
 local now = tonumber(ARGV[1])
@@ -30,6 +32,13 @@ local packed = call('GET', key)
 if packed then
   state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, updated, started,
     expires, note, ok, codec, result = cmsgpack.unpack(packed)
+  if updated == 0 then
+    -- Who made it had no clock to ask: its times count from when it was set, which what is left of its TTL tells.
+    updated = now - (expires == '' and NEVER or expires) + call('PTTL', key)
+    created, lease_until = updated, updated + lease_until
+    if started ~= '' then started = updated end
+    if expires ~= '' then expires = updated + expires end
+  end
   if operation == 'read' then
     return {state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, updated,
       started, expires, note, ok, codec, result}
@@ -40,14 +49,12 @@ if packed then
     state = nil
   end
 end
-if operation == 'read' then return {} end
+if not state and (operation == 'begin' or operation == 'read') then return nil end
 
 -- What becomes of the record: 'acquired', 'renewed', 'done', 'in_doubt' or 'dropped'.
 local becomes
 if operation == 'begin' then
-  if not state then
-    becomes = 'acquired'
-  elseif fingerprint ~= ARGV[4] then
+  if fingerprint ~= ARGV[4] then
     return {'mismatch'}
   elseif state == 'done' then
     return {'replay', ok, codec, result}
@@ -86,12 +93,8 @@ end
 
 local answer = {'held'}
 if becomes == 'acquired' then
-  if state then
-    fence, attempts = fence + 1, attempts + 1
-  else
-    fence, attempts, created = 1, 1, now
-  end
-  owner, fingerprint, effect, tool = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+  fence, attempts = fence + 1, attempts + 1
+  owner, effect, tool = ARGV[3], ARGV[5], ARGV[6]
   lease_until, retention = now + ARGV[7], tonumber(ARGV[8])
   if ARGV[9] == '1' then state, started = 'started', now else state, started = 'claimed', '' end
   note, ok, codec, result = '', '', '', ''

