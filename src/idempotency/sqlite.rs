@@ -38,7 +38,8 @@ const SCHEMA: &str = "
         result BLOB,
         note TEXT
     ) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS tidegate_idempotency_expires ON tidegate_idempotency (expires);
+    CREATE INDEX IF NOT EXISTS tidegate_idempotency_expires ON tidegate_idempotency (expires)
+        WHERE expires IS NOT NULL;
 ";
 
 /// How long another process may hold the file.
