@@ -38,7 +38,7 @@ fn record_call(metrics: &Metrics, model: &str, now: Instant) {
             duration: Duration::from_millis(1234),
             time_to_first_chunk: Some(Duration::from_millis(321)),
             tokens: TOKENS,
-            cost: Cost::Priced { pico_usd: 144_000_000, estimated: false },
+            cost: Cost::Priced { reported: 144_000_000, estimated: 0 },
             usage_missing: false,
             exemplar: Some(Exemplar { trace_id: trace_id(), ts: 1.5 }),
         },

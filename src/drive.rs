@@ -68,13 +68,13 @@ async fn call_one(
     let outgoing = Outgoing { engine, upstream, order: &order, with_usage: with_usage.as_ref() };
     let call = Call::new(plan, Arc::clone(&scope), clock::now());
     let mut told = Told::new(teller, call, Asked { scope: Arc::clone(&scope), facts });
-    let Told { teller, call, asked, .. } = &mut told;
-    let mut step = call.begin(clock::now());
+    let mut step = told.call.begin(clock::now());
     let mut got = None;
     let result = loop {
-        for (kind, facts) in call.take_events() {
-            teller.tell(kind, facts);
+        for (kind, facts) in told.call.take_events() {
+            told.teller.tell(kind, facts);
         }
+        let call = &mut told.call;
         step = match step {
             Step::Admit { cost, limit } => match scope.admit(cost, limit).await {
                 Ok(permit) => call.admitted(clock::now(), permit),
@@ -96,12 +96,14 @@ async fn call_one(
                         return Delivered::Stream(Box::new(Stream::new(told, &order, *began, cost, until)));
                     }
                     Attempt::Cut => call.cut(clock::now()),
-                    Attempt::Failed(error) => engine.with_rng(|rng| call.failed(clock::now(), error, rng)),
+                    Attempt::Failed(error) => {
+                        told.failed_by(&error);
+                        engine.with_rng(|rng| told.call.failed(clock::now(), error, rng))
+                    }
                     Attempt::Answered(answer) => {
-                        let (answered, read) =
-                            read(engine, &scope, &order, asked.facts.as_ref(), answer, cost);
+                        let (answered, read) = read(&mut told, &order, answer, cost);
                         got = Some(read);
-                        engine.with_rng(|rng| call.answered(clock::now(), answered, rng))
+                        engine.with_rng(|rng| told.call.answered(clock::now(), answered, rng))
                     }
                 }
             }

@@ -119,6 +119,14 @@ impl TransportErrorKind {
         !matches!(self, Self::Connect | Self::ConnectTimeout | Self::NotProcessed | Self::Request)
     }
 
+    /// True if the server was at work on an answer, or had given one, when the attempt ended: it may be billed.
+    pub const fn left_at_work(self) -> bool {
+        matches!(
+            self,
+            Self::FirstByteTimeout | Self::IdleTimeout | Self::AttemptTimeout | Self::Body | Self::Decode
+        )
+    }
+
     pub const fn is_timeout(self) -> bool {
         matches!(
             self,

@@ -328,7 +328,7 @@ class Response:
 
     @property
     def usage(self) -> Usage | None:
-        """What the provider says was used."""
+        """What all attempts used, by the provider's word or an estimate; `None` where nothing is known."""
 
     @property
     def cost_usd(self) -> Decimal | None:
@@ -344,7 +344,7 @@ class Response:
 
 @final
 class Usage:
-    """Tokens of one call. The prompt includes cached and cache-write tokens, the completion reasoning."""
+    """Tokens of one call, attempts that failed included. The prompt includes cached and cache-write tokens, the completion reasoning."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -408,7 +408,7 @@ class CallInfo:
 
     @property
     def usage(self) -> Usage | None:
-        """What the provider says was used."""
+        """What all attempts used, by the provider's word or an estimate; `None` where nothing is known."""
 
     @property
     def cost_usd(self) -> Decimal | None:

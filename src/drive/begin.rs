@@ -204,7 +204,8 @@ fn empty(status: u16, message: &str) -> Verdict {
 }
 
 fn failed(began: &Began, verdict: Verdict, body: Bytes) -> Answer {
-    let Began { status, headers, first_byte, items, .. } = began;
+    let Began { status, headers, first_byte, items, flow, .. } = began;
+    let reading = flow.reader().map(|reader| reader.observer().reading().clone());
     let prelude = items.iter().flat_map(|item| item.data.iter().copied()).collect();
     Answer {
         prelude,
@@ -212,7 +213,7 @@ fn failed(began: &Began, verdict: Verdict, body: Bytes) -> Answer {
         headers: headers.clone(),
         body,
         first_byte: *first_byte,
-        verdict: Some(verdict),
+        said: Some(classify::Answer { verdict, reading }),
     }
 }
 

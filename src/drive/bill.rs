@@ -18,13 +18,15 @@ pub(super) struct Bill {
     pub(super) source: UsageSource,
     /// `None` where the price is not known.
     pub(super) cost: Option<Pico>,
+    /// Part of the cost that rests on an estimate.
+    pub(super) estimated: Pico,
     /// Who answered, as far as told.
     pub(super) served: Option<Arc<str>>,
 }
 
 impl Default for Bill {
     fn default() -> Self {
-        Self { usage: None, source: UsageSource::Unknown, cost: None, served: None }
+        Self { usage: None, source: UsageSource::Unknown, cost: None, estimated: Pico::ZERO, served: None }
     }
 }
 
@@ -32,7 +34,30 @@ impl Bill {
     pub(super) fn stated(reading: &Reading, cost: Option<Pico>) -> Self {
         let usage = reading.usage;
         let source = if usage.is_some() { UsageSource::Reported } else { UsageSource::Unknown };
-        Self { usage, source, cost, served: reading.model.as_deref().map(Into::into) }
+        let served = reading.model.as_deref().map(Into::into);
+        Self { usage, source, cost, served, ..Self::default() }
+    }
+
+    fn of_estimate(usage: Usage, cost: Option<Pico>, served: Option<Arc<str>>) -> Self {
+        let estimated = cost.unwrap_or_default();
+        Self { usage: Some(usage), source: UsageSource::Estimated, cost, estimated, served }
+    }
+
+    /// Together with what an earlier attempt of the call used. Where this one tells nothing, that is the least of it.
+    pub(super) fn after(self, earlier: &Self) -> Self {
+        let stated = self.source == UsageSource::Reported && earlier.source == UsageSource::Reported;
+        let cost = match &self.usage {
+            Some(_) => self.cost.zip(earlier.cost).map(|(mine, theirs)| mine.saturating_add(theirs)),
+            None => earlier.cost,
+        };
+        let sum = |theirs: Usage| self.usage.map_or(theirs, |mine| mine.plus(&theirs));
+        Self {
+            usage: earlier.usage.map(sum).or(self.usage),
+            source: if stated { UsageSource::Reported } else { UsageSource::Estimated },
+            cost,
+            estimated: self.estimated.saturating_add(earlier.estimated),
+            served: self.served,
+        }
     }
 
     /// What becomes of the tokens that a stream reserved.
@@ -61,7 +86,7 @@ impl Asked {
         let input = facts.prompt_tokens(self.scope.sizes.lock().bytes_per_token());
         let usage = Usage { input, ..Usage::default() };
         let cost = self.cost(engine, &Reading::default(), &usage);
-        Bill { usage: Some(usage), source: UsageSource::Estimated, cost, served: None }
+        Bill::of_estimate(usage, cost, None)
     }
 
     /// Of a stream, `complete` or not, of which `seen` has come. What a cut one stated so far is the least of it.
@@ -87,12 +112,8 @@ impl Asked {
         let output = stated.output.max(sizes.text_tokens(seen.tokens()));
         drop(sizes);
         let usage = Usage { input, output, ..stated };
-        Bill {
-            usage: Some(usage),
-            source: UsageSource::Estimated,
-            cost: self.cost(engine, reading, &usage),
-            served: reading.model.as_deref().map(Into::into),
-        }
+        let cost = self.cost(engine, reading, &usage);
+        Bill::of_estimate(usage, cost, reading.model.as_deref().map(Into::into))
     }
 
     /// A server that does not say which tier served has served the one that was asked for.

@@ -6,49 +6,45 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
 
 use super::attempt::Answer;
+use super::bill::{Asked, Bill};
 use super::order::{Order, Reply};
+use super::report::Told;
 use super::whole;
 use crate::admission::{Announced, Charge, Settlement};
 use crate::call::Answered;
 use crate::classify::{self, Class, Period, Quota, QuotaFacts, Reading, Verdict};
 use crate::clock;
-use crate::engine::Engine;
 use crate::error::Cause;
 use crate::money::Pico;
-use crate::request::RequestFacts;
-use crate::scope::Scope;
 
-/// What an answer said, kept until the call is known to end with it.
+/// What an answer said.
 pub(super) struct Read {
     pub(super) reply: Reply,
+    /// Of an answer that the call ends with; what others used is with the call.
     pub(super) reading: Option<Reading>,
     /// What it is billed; `None` where the price is not known.
     pub(super) cost: Option<Pico>,
     pub(super) first_byte: Duration,
 }
 
-pub(super) fn read(
-    engine: &Engine,
-    scope: &Scope,
-    order: &Order,
-    facts: Option<&RequestFacts>,
-    answer: Answer,
-    reserved: u64,
-) -> (Answered, Read) {
-    let Answer { status, headers, body, first_byte, verdict, prelude: _ } = answer;
+/// `reserved`: tokens, by which an answer that states none is settled.
+pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64) -> (Answered, Read) {
+    let Answer { status, headers, body, first_byte, said, prelude: _ } = answer;
+    let (engine, Asked { scope, facts }) = (&told.teller.engine, &told.asked);
+    let facts = facts.as_ref();
     let wall = clock::wall();
-    let said = verdict.is_some();
+    let was_said = said.is_some();
     // These have no body to judge.
     let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
-    let classify::Answer { mut verdict, mut reading } = if let Some(verdict) = verdict {
-        classify::Answer { verdict, reading: None }
+    let classify::Answer { mut verdict, mut reading } = if let Some(said) = said {
+        said
     } else if bare {
         classify::Answer { verdict: Verdict::success(status), reading: None }
     } else {
         whole::events(engine, scope, status, &headers, &body)
             .unwrap_or_else(|| classify::answer(status, &headers, &body, wall))
     };
-    if order.foreign && status < 300 && !said {
+    if order.foreign && status < 300 && !was_said {
         let asks_a_model = order.method == Method::POST && facts.is_some_and(|facts| facts.model.is_some());
         if !asks_a_model {
             // Files, jobs and stored answers: what they tell of errors and usage is of the past.
@@ -97,6 +93,11 @@ pub(super) fn read(
             code: verdict.code.clone(),
         }
     };
+    if verdict.class != Class::Success
+        && let Some(reading) = reading.take()
+    {
+        told.failed_with(Bill::stated(&reading, cost));
+    }
     let request_id = classify::request_id(&headers);
     let announced = announced(&headers);
     let answered = Answered {

@@ -14,9 +14,10 @@ use crate::breaker::OpenReason;
 use crate::call::Call;
 use crate::clock::{self, Instant};
 use crate::engine::{Engine, Upstream};
-use crate::error::{CallError, Reason};
+use crate::error::{CallError, Reason, TransportError};
 use crate::event::{self, Digest, Event, FUNCTION, Facts, Kind, Level, Listener, SpanId, Tags, TraceId};
 use crate::metrics::{self, CallRecord, Direction, Exemplar, TokenCount};
+use crate::money::Pico;
 use crate::usage::Usage;
 
 /// What is the same for every event of a call.
@@ -130,12 +131,31 @@ pub(super) struct Told {
     pub(super) teller: Teller,
     pub(super) call: Call,
     pub(super) asked: Asked,
+    /// What attempts used that failed.
+    failed: Option<Bill>,
     concluded: bool,
 }
 
 impl Told {
     pub(super) fn new(teller: Teller, call: Call, asked: Asked) -> Self {
-        Self { teller, call, asked, concluded: false }
+        Self { teller, call, asked, failed: None, concluded: false }
+    }
+
+    /// An attempt has failed whose answer tells what it used.
+    pub(super) fn failed_with(&mut self, bill: Bill) {
+        if bill.usage.is_some() {
+            self.failed = Some(match self.failed.take() {
+                Some(earlier) => bill.after(&earlier),
+                None => bill,
+            });
+        }
+    }
+
+    /// An attempt has failed without an answer.
+    pub(super) fn failed_by(&mut self, error: &TransportError) {
+        if error.kind.left_at_work() {
+            self.failed_with(self.asked.estimate(&self.teller.engine));
+        }
     }
 }
 
@@ -185,6 +205,12 @@ pub(super) struct Times {
 /// Tells and counts a call, once.
 pub(super) fn close(told: &mut Told, error: Option<&CallError>, mut bill: Bill, times: Times) -> CallInfo {
     told.concluded = true;
+    let usage_missing =
+        error.is_none() && bill.source != UsageSource::Reported && !told.teller.model.is_empty();
+    if let Some(failed) = told.failed.take() {
+        let has_none = error.is_some() && bill.usage.is_none();
+        bill = if has_none { failed } else { bill.after(&failed) };
+    }
     let served = bill.served.take();
     let now = clock::now();
     let info = info(told, &bill, times, now);
@@ -193,7 +219,7 @@ pub(super) fn close(told: &mut Told, error: Option<&CallError>, mut bill: Bill, 
         teller.tell(kind, facts);
     }
     teller.engine.metrics().breaker_late(call.take_late());
-    count(teller, &info, error, now);
+    count(teller, &info, error, bill.estimated, usage_missing, now);
     let mut facts = call_facts(&info, error, teller.identity);
     facts.response_model = served.filter(|served| **served != *info.model);
     teller.tell(Kind::Call, facts);
@@ -219,7 +245,15 @@ pub(super) fn info(told: &Told, bill: &Bill, times: Times, now: Instant) -> Call
     }
 }
 
-fn count(teller: &Teller, info: &CallInfo, error: Option<&CallError>, now: Instant) {
+/// `estimated`: the part of the cost that is.
+fn count(
+    teller: &Teller,
+    info: &CallInfo,
+    error: Option<&CallError>,
+    estimated: Pico,
+    usage_missing: bool,
+    now: Instant,
+) {
     let metrics = teller.engine.metrics();
     let wall = clock::wall();
     match error.map(|error| error.reason) {
@@ -236,9 +270,11 @@ fn count(teller: &Teller, info: &CallInfo, error: Option<&CallError>, now: Insta
         return;
     }
     let usage = info.usage.as_ref();
-    let stated = info.usage_source == UsageSource::Reported;
     let cost = match (usage, info.cost) {
-        (_, Some(cost)) => metrics::Cost::Priced { pico_usd: cost.get(), estimated: !stated },
+        (_, Some(cost)) => {
+            let estimated = estimated.get();
+            metrics::Cost::Priced { reported: cost.get().saturating_sub(estimated), estimated }
+        }
         (Some(_), None) => metrics::Cost::Unpriced,
         (None, None) => metrics::Cost::Nothing,
     };
@@ -253,7 +289,7 @@ fn count(teller: &Teller, info: &CallInfo, error: Option<&CallError>, now: Insta
             time_to_first_chunk: info.first_chunk,
             tokens: &tokens,
             cost,
-            usage_missing: error.is_none() && !stated && !teller.model.is_empty(),
+            usage_missing,
             exemplar: Some(Exemplar { trace_id: teller.trace_id, ts: event::unix_seconds(wall) }),
         },
         now,
@@ -268,7 +304,7 @@ fn count(teller: &Teller, info: &CallInfo, error: Option<&CallError>, now: Insta
         completion_tokens: usage.output,
         reasoning_tokens: usage.reasoning,
         cost_usd: info.cost.unwrap_or_default(),
-        estimated_usd: info.cost.filter(|_| !stated).unwrap_or_default(),
+        estimated_usd: estimated,
         unpriced: (cost == metrics::Cost::Unpriced).into(),
     };
     teller.engine.account().add(wall, &teller.model, teller.tags.as_ref(), &sums);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::order::{CallInfo, Order, Outcome, UsageSource};
+use super::order::{CallInfo, Order, Outcome};
 use super::report::Teller;
 use super::{Delivered, call_one};
 use crate::classify::Class;
@@ -207,7 +207,6 @@ fn remembered(
                 Teller::new(engine, upstream, &outcome.info.model, asked, listener)
                     .tell(Kind::Degraded, facts);
                 outcome.info.notice = Some(age_notice(age, error).into());
-                outcome.info.usage_source = UsageSource::Unknown;
                 outcome.result = Ok(reply);
             }
         }

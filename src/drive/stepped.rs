@@ -204,7 +204,7 @@ impl Stepped {
     /// An answer to an attempt that the caller sent.
     pub fn answered(&mut self, order: &Order, reply: Reply, first_byte: Duration) -> Ended {
         let Reply { status, headers, body } = reply;
-        self.judge(order, Answer { status, headers, body, first_byte, verdict: None, prelude: Bytes::new() })
+        self.judge(order, Answer { status, headers, body, first_byte, said: None, prelude: Bytes::new() })
     }
 
     /// The head of an answer to an attempt that the caller sent. Where the rest is to be handed on as it comes, the
@@ -236,6 +236,7 @@ impl Stepped {
     /// No answer came to an attempt.
     pub fn failed(&mut self, error: TransportError) -> Ended {
         let told = error.clone();
+        self.told.failed_by(&error);
         let step = self.engine.with_rng(|rng| self.told.call.failed(clock::now(), error, rng));
         Ended { failure: Some(told), ..self.ended(step) }
     }
@@ -248,8 +249,7 @@ impl Stepped {
 
     fn judge(&mut self, order: &Order, answer: Answer) -> Ended {
         let prelude = answer.prelude.clone();
-        let (answered, read) =
-            read(&self.engine, &self.scope, order, self.told.asked.facts.as_ref(), answer, self.cost);
+        let (answered, read) = read(&mut self.told, order, answer, self.cost);
         let meant = match &answered.cause {
             Cause::Answer { status, .. } => *status,
             Cause::Transport(_) | Cause::Local { .. } => answered.status,

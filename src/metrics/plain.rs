@@ -92,7 +92,7 @@ mod tests {
             duration: Duration::from_millis(15),
             time_to_first_chunk: None,
             tokens: &[],
-            cost: Cost::Priced { pico_usd: 144_000_000, estimated: false },
+            cost: Cost::Priced { reported: 144_000_000, estimated: 0 },
             usage_missing: false,
             exemplar: Some(Exemplar { trace_id, ts: 2.5 }),
         };

@@ -69,10 +69,8 @@ pub enum Cost {
     Nothing,
     /// Something to bill, and no price for it.
     Unpriced,
-    Priced {
-        pico_usd: u128,
-        estimated: bool,
-    },
+    /// In pico-dollars: what rests on stated usage, and what on an estimate.
+    Priced { reported: u128, estimated: u128 },
 }
 
 impl CallRecord<'_> {
@@ -95,11 +93,16 @@ impl CallRecord<'_> {
         match self.cost {
             Cost::Nothing => {}
             Cost::Unpriced => registry.count(Metric::CallsUnpriced, [model], 1),
-            Cost::Priced { pico_usd, estimated } => {
+            Cost::Priced { reported, estimated } => {
                 let route = registry.intern(Label::Route, self.route);
-                let estimated = registry.intern(Label::Estimated, if estimated { "true" } else { "false" });
-                registry.charge(Metric::Cost, [], pico_usd);
-                registry.charge(Metric::CostByModel, [model, route, estimated], pico_usd);
+                registry.charge(Metric::Cost, [], reported.saturating_add(estimated));
+                for (name, part) in [("false", reported), ("true", estimated)] {
+                    // What is free is told of too.
+                    if part > 0 || (name == "false" && estimated == 0) {
+                        let estimated = registry.intern(Label::Estimated, name);
+                        registry.charge(Metric::CostByModel, [model, route, estimated], part);
+                    }
+                }
             }
         }
     }

@@ -55,6 +55,30 @@ impl Usage {
         self.input.saturating_add(self.output)
     }
 
+    /// What two answers used together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let sum = |part: fn(&Self) -> u64| part(self).saturating_add(part(other));
+        Self {
+            input: sum(|usage| usage.input),
+            cache_read: sum(|usage| usage.cache_read),
+            cache_write: sum(|usage| usage.cache_write),
+            cache_write_5m: sum(|usage| usage.cache_write_5m),
+            cache_write_30m: sum(|usage| usage.cache_write_30m),
+            cache_write_1h: sum(|usage| usage.cache_write_1h),
+            cache_write_12h: sum(|usage| usage.cache_write_12h),
+            input_audio: sum(|usage| usage.input_audio),
+            input_image: sum(|usage| usage.input_image),
+            output: sum(|usage| usage.output),
+            reasoning: sum(|usage| usage.reasoning),
+            output_audio: sum(|usage| usage.output_audio),
+            output_image: sum(|usage| usage.output_image),
+            web_searches: sum(|usage| usage.web_searches),
+            // Of one of them it is no sum.
+            stated_cost: self.stated_cost.zip(other.stated_cost).map(|(one, two)| one.saturating_add(two)),
+        }
+    }
+
     /// Plain text input: `input` without cached, audio and image parts.
     pub const fn uncached(&self) -> u64 {
         self.input
@@ -106,5 +130,42 @@ fn cut<const N: usize>(total: u64, parts: [&mut u64; N]) {
     for part in parts {
         *part = left.min(*part);
         left -= *part;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_has_every_part() {
+        let one = Usage {
+            input: 1,
+            cache_read: 2,
+            cache_write: 3,
+            cache_write_5m: 4,
+            cache_write_30m: 5,
+            cache_write_1h: 6,
+            cache_write_12h: 7,
+            input_audio: 8,
+            input_image: 9,
+            output: 10,
+            reasoning: 11,
+            output_audio: 12,
+            output_image: 13,
+            web_searches: 14,
+            stated_cost: None,
+        };
+        assert_eq!(one.plus(&Usage::default()), one);
+        let parts = |usage: &Usage| {
+            let serde_json::Value::Object(parts) = serde_json::to_value(usage).unwrap() else { panic!() };
+            parts.into_iter().filter_map(|(name, count)| Some((name, count.as_u64()?))).collect::<Vec<_>>()
+        };
+        let (single, double) = (parts(&one), parts(&one.plus(&one)));
+        assert_eq!(single.len(), 14);
+        assert_eq!(double, single.into_iter().map(|(name, count)| (name, 2 * count)).collect::<Vec<_>>());
+        let cost = |cost: Option<u128>| Usage { stated_cost: cost.map(Pico::new), ..one };
+        assert_eq!(cost(Some(1)).plus(&cost(Some(2))).stated_cost, Some(Pico::new(3)));
+        assert_eq!(cost(Some(1)).plus(&cost(None)).stated_cost, None);
     }
 }

@@ -1,5 +1,6 @@
 """Bills of mixed calls beside the server's own ledger."""
 
+import json
 import random
 import re
 from decimal import Decimal
@@ -8,7 +9,7 @@ import openai
 import pytest
 
 import tidegate
-from tidegate import CallError, Client, Gate, Prices, RetryPolicy, StreamInterruptedError
+from tidegate import CallError, Client, Gate, Prices, RetryPolicy, StreamInterruptedError, Timeouts
 from tidegate.testing import FaultServer
 
 CALLS = 2000
@@ -156,3 +157,126 @@ def test_bills_agree_with_the_servers_ledger(seed):
     text = gate.metrics_text()
     assert total(text, estimated=True) == sums["estimated"]
     assert total(text, estimated=False) == sums["reported"]
+
+
+# What an attempt used that failed is on the bill of its call.
+
+USED = {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
+NO_CHOICES = {"status": 200, "body_json": {"object": "chat.completion", "choices": [], "usage": USED}}
+CHUNK = {"object": "chat.completion.chunk", "choices": [], "usage": USED}
+NO_CONTENT = {
+    "headers": {"content-type": "text/event-stream"},
+    "body_text": f"data: {json.dumps(CHUNK)}\n\ndata: [DONE]\n\n",
+    "usage": {"prompt_tokens": 100, "completion_tokens": 3},
+}
+AN_ERROR_INSTEAD = {
+    "status": 200,
+    "body_json": {"error": {"message": "upstream is down", "code": 502}, "usage": USED},
+}
+REQUEST = {"model": "m-1", "messages": [{"role": "user", "content": "one two three four five six seven"}]}
+COST = (Decimal("2.5") * 100 + 10 * 3) / 1_000_000
+OF_THE_ANSWER = {"prompt_tokens": 10, "completion_tokens": 1}
+COST_OF_THE_ANSWER = (Decimal("2.5") * 10 + 10 * 1) / 1_000_000
+
+
+def quick(**options):
+    retry = RetryPolicy(base=0.001, cap=0.002, throttle_base=0.001, throttle_cap=0.002)
+    return Gate(prices=Prices(PRICES), retry=retry, breaker=None, retry_budget=None, **options)
+
+
+def ask(way, server, gate):
+    """Make a call; return its `CallInfo`, also of one that fails."""
+    try:
+        if way == "native":
+            return tidegate.info(Client(server.url, "k", gate=gate).post(PATH, json=REQUEST))
+        if way == "native stream":
+            return tidegate.info(Native(server.url, gate).stream(REQUEST, {}))
+        client = tidegate.OpenAI(base_url=server.url, api_key="k", gate=gate, max_retries=3, timeout=0.2)
+        streamed = {"stream": True} if way == "drop-in stream" else {}
+        completions = client.chat.completions
+        if way == "drop-in raw":
+            return tidegate.info(completions.with_raw_response.create(**REQUEST))
+        got = completions.create(**REQUEST, **streamed)
+        if streamed:
+            list(got)
+        return tidegate.info(got)
+    except (CallError, openai.OpenAIError) as error:
+        return tidegate.info(error)
+
+
+WHOLE = ("native", "drop-in", "drop-in raw")
+STREAMS = ("native stream", "drop-in stream")
+
+
+@pytest.mark.parametrize(
+    ("way", "failure"),
+    [
+        *[(way, AN_ERROR_INSTEAD) for way in ("native", "native stream", "drop-in", "drop-in raw")],
+        *[(way, NO_CHOICES) for way in ("native", "native stream")],
+        ("native stream", NO_CONTENT),
+    ],
+)
+def test_an_attempt_that_fails_and_states_its_usage_is_on_the_bill(way, failure):
+    gate = quick()
+    with FaultServer([failure], prices=PRICES, usage=OF_THE_ANSWER) as server:
+        info = ask(way, server, gate)
+        ledger = server.ledger
+    assert info.attempts == 2
+    assert (info.usage.prompt_tokens, info.usage.completion_tokens) == (110, 4)
+    assert info.usage.source == "reported"
+    assert info.cost_usd == COST + COST_OF_THE_ANSWER
+    [row] = gate.usage()
+    assert (row.prompt_tokens, row.completion_tokens) == (110, 4)
+    assert (row.cost_usd, row.estimated_usd) == (info.cost_usd, 0)
+    assert (ledger["usage"]["prompt_tokens"], ledger["usage"]["completion_tokens"]) == (110, 4)
+    assert total(gate.metrics_text(), estimated=False) == info.cost_usd
+
+
+@pytest.mark.parametrize("way", ["native", "native stream"])
+def test_so_is_each_attempt_of_a_call_that_fails(way):
+    gate = quick()
+    with FaultServer([NO_CHOICES], repeat_last=True, prices=PRICES) as server:
+        info = ask(way, server, gate)
+        ledger = server.ledger
+    assert info.attempts == 2
+    assert (info.usage.prompt_tokens, info.cost_usd, info.usage.source) == (200, 2 * COST, "reported")
+    [row] = gate.usage()
+    assert (row.failed, row.prompt_tokens, row.cost_usd) == (1, 200, 2 * COST)
+    assert ledger["usage"]["prompt_tokens"] == 200
+
+
+@pytest.mark.parametrize("way", [*WHOLE, *STREAMS])
+@pytest.mark.parametrize("fails", ["then answers", "for ever"])
+def test_an_attempt_that_was_left_at_work_is_estimated(way, fails):
+    """A server that is not waited for may finish, and bill."""
+    gate = quick(timeouts=Timeouts(attempt=0.2))
+    answers = [{"fault": "hang"}] if fails == "then answers" else [{"fault": "hang"}] * 4
+    with FaultServer([*answers, {}], prices=PRICES, usage=OF_THE_ANSWER) as server:
+        info = ask(way, server, gate)
+    left = len(answers)
+    assert info.attempts == (2 if fails == "then answers" else left)
+    told = (10, 1, COST_OF_THE_ANSWER) if fails == "then answers" else (0, 0, 0)
+    assert info.usage.source == "estimated"
+    prompt = (info.usage.prompt_tokens - told[0]) / left
+    assert 5 <= prompt <= 30
+    assert info.usage.completion_tokens == told[1]
+    estimated = Decimal("2.5") * (info.usage.prompt_tokens - told[0]) / 1_000_000
+    assert info.cost_usd == told[2] + estimated
+    # Of the money, only what was guessed is called so.
+    [row] = gate.usage()
+    assert (row.cost_usd, row.estimated_usd) == (info.cost_usd, estimated)
+    text = gate.metrics_text()
+    assert (total(text, estimated=False), total(text, estimated=True)) == (told[2], estimated)
+    missing = re.findall(r"^tidegate_answers_without_usage_total\S* (\S+)$", text, re.MULTILINE)
+    assert sum(map(float, missing)) == 0
+
+
+@pytest.mark.parametrize("failure", [{"status": 500}, {"status": 429}, {"fault": "reset"}])
+@pytest.mark.parametrize("way", [*WHOLE, *STREAMS])
+def test_what_was_refused_or_reset_costs_nothing(way, failure):
+    gate = quick()
+    with FaultServer([failure], prices=PRICES, usage=OF_THE_ANSWER) as server:
+        info = ask(way, server, gate)
+    assert info.attempts == 2
+    assert (info.usage.prompt_tokens, info.usage.source) == (10, "reported")
+    assert info.cost_usd == COST_OF_THE_ANSWER

@@ -28,7 +28,7 @@ fn call<'a>(model: &'a str, outcome: &'a str) -> CallRecord<'a> {
         duration: Duration::from_millis(100),
         time_to_first_chunk: Some(Duration::from_millis(10)),
         tokens: TOKENS,
-        cost: Cost::Priced { pico_usd: 4_800_000, estimated: false },
+        cost: Cost::Priced { reported: 4_800_000, estimated: 0 },
         usage_missing: false,
         exemplar: None,
     }
@@ -181,7 +181,7 @@ fn what_is_recorded_can_be_read() {
     metrics.call(&CallRecord { route: "r", ..call("m", OK) }, NOW);
     metrics.call(&CallRecord { cost: Cost::Unpriced, usage_missing: true, ..call("n", OK) }, NOW);
     metrics.call(
-        &CallRecord { cost: Cost::Priced { pico_usd: 1, estimated: true }, ..call("m", "interrupted") },
+        &CallRecord { cost: Cost::Priced { reported: 0, estimated: 1 }, ..call("m", "interrupted") },
         NOW,
     );
     let gauges = [
@@ -352,7 +352,7 @@ fn a_million_models_and_tags_with_every_outcome_stay_below_100_kb() {
         let cost = if number % 2 == 0 {
             Cost::Unpriced
         } else {
-            Cost::Priced { pico_usd: number.into(), estimated: number % 3 == 0 }
+            Cost::Priced { reported: number.into(), estimated: (number % 3).into() }
         };
         metrics.call(
             &CallRecord { route: &route, cost, usage_missing: number % 5 == 0, ..call(&model, outcome) },
@@ -477,7 +477,11 @@ proptest! {
                     let outcome = if ok { OK } else { "attempts" };
                     let record = CallRecord {
                         route: &route,
-                        cost: Cost::Priced { pico_usd: u128::from(pico_usd), estimated: !ok },
+                        cost: if ok {
+                            Cost::Priced { reported: pico_usd.into(), estimated: 0 }
+                        } else {
+                            Cost::Priced { reported: 0, estimated: pico_usd.into() }
+                        },
                         duration: Duration::from_millis(millis),
                         ..call(&model, outcome)
                     };
