@@ -169,7 +169,7 @@ impl Rounds {
 }
 
 fn main() {
-    // As cargo says to a bench that shall only show that it runs.
+    // As `make bench-smoke` says to a bench that shall only show that it runs.
     let rounds = if std::env::args().any(|argument| argument == "--test") {
         Rounds { count: 1, stretch: Duration::ZERO }
     } else {

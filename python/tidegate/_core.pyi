@@ -344,7 +344,10 @@ class Response:
 
 @final
 class Usage:
-    """Tokens of one call, attempts that failed included. The prompt includes cached and cache-write tokens, the completion reasoning."""
+    """Tokens of one call, attempts that failed included.
+
+    The prompt includes cached and cache-write tokens, the completion reasoning.
+    """
 
     @property
     def prompt_tokens(self) -> int:

@@ -53,9 +53,9 @@ class ToolPolicy:
             writes through `Execution.connection`, and effect and result are committed together; needs a
             SQLite store and a plain function.
         lease: Seconds for which a call holds its key without a sign of life; renewed while it runs. Default
-            30.
+            30, at most ten years.
         retention: Seconds for which a result is given again. Must be longer than any caller goes on trying,
-            the redelivery of queues included. Default 900.
+            the redelivery of queues included. Default 900, at most ten years.
         timeout: Bound on one execution, in seconds. Default `None`.
         guard: Gates around the execution, as around a request: a breaker, a queue, limits and retries of all
             tools of this name. `CallPolicy` says how, and bounds the time instead of `timeout`. An
@@ -96,8 +96,8 @@ class ToolPolicy:
         _one_of("effect", self.effect, get_args(Effect))
         _one_of("on_conflict", self.on_conflict, ("wait", "error"))
         _one_of("on_store_error", self.on_store_error, ("refuse", "run", None))
-        _seconds("lease", self.lease, least=0.05)
-        _seconds("retention", self.retention, least=0.001)
+        _seconds("lease", self.lease, least=0.05, most=_TEN_YEARS)
+        _seconds("retention", self.retention, least=0.001, most=_TEN_YEARS)
         _seconds("wait", self.wait, least=0.0)
         if self.timeout is not None:
             _seconds("timeout", self.timeout, least=0.001)
@@ -137,10 +137,15 @@ def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise ConfigError(f"tool.{name}", repr(value), f"must be one of {names}")
 
 
-def _seconds(name: str, value: object, *, least: float) -> None:
+# As long as a record that nothing ends is kept; Redis refuses what goes far beyond.
+_TEN_YEARS = 315_360_000.0
+
+
+def _seconds(name: str, value: object, *, least: float, most: float = math.inf) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < least:  # type: ignore[operator,arg-type]
-        raise ConfigError(f"tool.{name}", repr(value), f"must be a number of seconds, {least} or more")
+    if not is_number or not math.isfinite(value) or not least <= value <= most:  # type: ignore[operator,arg-type]
+        bounds = f"{least} or more" if most == math.inf else f"from {least} to {most:.0f}"
+        raise ConfigError(f"tool.{name}", repr(value), f"must be a number of seconds, {bounds}")
 
 
 def _check_guard(guard: object, timeout: float | None) -> None:

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`apply`] is all of it, without I/O; `now` comes from the store. Each store applies it in one atomic step:
-//! under a lock, in a transaction, or as a script on the server. One suite of tests holds the three equal.
+//! under a lock, in a transaction, or on the server. One suite of tests holds the three equal.
 
 mod fingerprint;
 pub mod key;

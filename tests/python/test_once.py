@@ -613,7 +613,8 @@ def test_keys_are_built_of_business_fields():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"effect": "once"}, {"lease": 0}, {"retention": -1}, {"timeout": 0}, {"wait": True},
+        {"effect": "once"}, {"lease": 0}, {"lease": 1e9}, {"retention": -1}, {"retention": 1e14},
+        {"timeout": 0}, {"wait": True},
         {"on_conflict": "x"},
         {"permanent": (1,)}, {"fields": "amount"}, {"reconcile": 1}, {"version": 1}, {"leese": 3},
     ],

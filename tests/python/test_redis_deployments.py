@@ -283,6 +283,25 @@ class TestSentinel:
         assert ledger.effects == []
 
 
+@pytest.mark.parametrize("missing", ["-@scripting", "-evalsha", "-script", "-pttl", "-time", "-set"])
+def test_what_the_user_may_not_do_is_found_out_before_the_effect(tmp_path, ledger, missing):
+    server = RedisServer(tmp_path)
+    try:
+        server.start()
+        server.ask("ACL", "SETUSER", "app", "on", f">{PASSWORD}", "~*", "+@all", missing)
+        gate = Gate(store=f"redis://app:{PASSWORD}@127.0.0.1:{server.port}/0")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError):
+                gate.once("key", ledger.pay, 1)
+        assert ledger.effects == []
+        server.ask("ACL", "SETUSER", "app", "+@all")
+        first = gate.once("key", ledger.pay, 1)
+        assert gate.once("key", ledger.pay, 1) == first
+        assert ledger.effects == [1]
+    finally:
+        server.kill()
+
+
 def test_a_primary_that_becomes_a_replica_is_left_for_the_new_one(replicated, ledger, wait_until):
     replicated.sentinel.kill()
     primary, replica, at = replicated.primary, replicated.replica, [replicated.primary.port]

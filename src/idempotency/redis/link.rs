@@ -132,7 +132,7 @@ impl Links {
     }
 
     async fn connect(&self) -> Result<Link, RedisError> {
-        // Whoever asks sets the time for an answer, so that a question has one timer and not two.
+        // Whoever asks sets the time for an answer: a question needs no second timer.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(None);

@@ -1,4 +1,4 @@
-//! The store of a fleet: Redis, with one script per operation and the server's clock.
+//! The store of a fleet: Redis, by the server's clock. A new key is claimed by a `SET NX`; all else is a script.
 //!
 //! What is at most once elsewhere is so here while the primary keeps its data: a failover to a replica that lags,
 //! or a restart without its append-only file, forgets records.
@@ -6,6 +6,8 @@
 mod link;
 mod words;
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, Script, ScriptInvocation, ServerErrorKind, Value};
@@ -31,6 +33,8 @@ pub struct Redis {
     links: Links,
     time: Time,
     script: Script,
+    /// It has answered. A server or a user that cannot run it must be found out before an effect and not after.
+    script_runs: AtomicBool,
 }
 
 impl std::fmt::Debug for Redis {
@@ -44,7 +48,7 @@ impl Redis {
     /// `redis+sentinel://…host:port,host:port/name[/db]`; with `rediss` in place of `redis` over TLS.
     pub fn open(url: &str, time: Time) -> Result<Self, ConfigError> {
         let script = Script::new(include_str!("protocol.lua"));
-        Ok(Self { links: Links::open(url)?, time, script })
+        Ok(Self { links: Links::open(url)?, time, script, script_runs: AtomicBool::new(false) })
     }
 
     pub async fn apply(
@@ -56,12 +60,13 @@ impl Redis {
         let deadline = clock::now() + patience;
         loop {
             if let Operation::Begin(begin) = operation
+                && self.script_runs.load(Ordering::Relaxed)
                 && self.claim(key, begin, deadline).await?
             {
                 return Ok(Answer::Acquired { fence: 1, attempts: 1 });
             }
             match self.run(key, arguments(operation), deadline).await? {
-                // The record that was in the way is gone by now.
+                // There is no record, or the one that was in the way is gone by now.
                 Value::Nil => {}
                 answered => return parse_answer(answered).ok_or_else(|| strange("to an operation")),
             }
@@ -70,17 +75,21 @@ impl Redis {
 
     /// Makes the record, unless there is one. Most keys are new, and a plain `SET` takes half of a script's time.
     async fn claim(&self, key: &str, begin: &Begin, deadline: Instant) -> Result<bool, StoreError> {
-        let now = match &self.time {
-            // Only the server knows; the script adds the time of the SET when it meets the record.
-            Time::System | Time::Steady(_) => 0,
-            manual @ Time::Manual(_) => manual.now(),
-        };
+        // Where only the server knows, the script adds the time of the SET when it meets the record.
+        let now = self.manual_now().unwrap_or(0);
         let record = fresh(begin, now);
         let ttl = if record.expires == NEVER { LONGEST_TTL } else { (record.expires - now).max(1) };
         let mut set = redis::cmd("SET");
         set.arg(prefixed(key)).arg(pack(&record)).arg("NX").arg("PX").arg(ttl);
-        let answered = self.patiently(deadline, Question::Command(&set)).await?;
-        Ok(answered != Value::Nil)
+        match self.patiently(deadline, Question::Command(&set)).await? {
+            Value::Okay => Ok(true),
+            Value::Nil => Ok(false),
+            _ => Err(strange("to a claim")),
+        }
+    }
+
+    fn manual_now(&self) -> Option<u64> {
+        matches!(self.time, Time::Manual(_)).then(|| self.time.now())
     }
 
     pub async fn get(&self, key: &str) -> Result<Option<Record>, StoreError> {
@@ -92,7 +101,7 @@ impl Redis {
         };
         let record = parse_record(values).ok_or_else(|| strange("in a record"))?;
         // By its own clock Redis has dropped what has expired.
-        let expired = matches!(&self.time, manual @ Time::Manual(_) if record.expires <= manual.now());
+        let expired = self.manual_now().is_some_and(|now| record.expires <= now);
         Ok((!expired).then_some(record))
     }
 
@@ -107,26 +116,28 @@ impl Redis {
             return Err(StoreError { store: "redis", problem });
         }
         let pattern = format!("{}*", escape(&format!("{PREFIX}{prefix}")));
-        let (mut cursor, mut found) = (0_u64, Vec::new());
+        let (mut cursor, mut keys) = (0_u64, BTreeSet::new());
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).arg("TYPE").arg("string");
             let page = self.patiently(clock::now() + PATIENCE, Question::Command(&scan)).await?;
-            let (next, keys) =
+            let (next, more) =
                 <(u64, Vec<String>)>::from_redis_value(page).map_err(|_| strange("to a scan"))?;
-            for key in keys {
-                let key = key.strip_prefix(PREFIX).unwrap_or(&key);
-                if let Some(record) = self.get(key).await?.filter(|record| states.contains(&record.state)) {
-                    found.push((key.to_owned(), record));
-                }
-            }
+            // A scan may tell a key twice.
+            keys.extend(more);
             if next == 0 {
                 break;
             }
             cursor = next;
         }
+        let mut found = Vec::new();
+        for key in keys {
+            let key = key.strip_prefix(PREFIX).unwrap_or(&key);
+            if let Some(record) = self.get(key).await?.filter(|record| states.contains(&record.state)) {
+                found.push((key.to_owned(), record));
+            }
+        }
         found.sort_by(|one, other| (one.1.created, &one.0).cmp(&(other.1.created, &other.0)));
-        found.dedup_by(|one, other| one.0 == other.0);
         found.truncate(limit);
         Ok(found)
     }
@@ -137,16 +148,14 @@ impl Redis {
         arguments: Vec<Argument<'_>>,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        let now = match &self.time {
-            Time::System | Time::Steady(_) => String::new(),
-            manual @ Time::Manual(_) => manual.now().to_string(),
-        };
         let mut invocation = self.script.key(prefixed(key));
-        invocation.arg(now);
+        invocation.arg(self.manual_now().map(|now| now.to_string()).unwrap_or_default());
         for argument in arguments {
             invocation.arg(&*argument);
         }
-        self.patiently(deadline, Question::Script(&invocation)).await
+        let answered = self.patiently(deadline, Question::Script(&invocation)).await?;
+        self.script_runs.store(true, Ordering::Relaxed);
+        Ok(answered)
     }
 
     /// Asks until there is an answer, on a new connection where one was lost, until `deadline`.

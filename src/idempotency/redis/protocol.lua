@@ -28,13 +28,14 @@ end
 -- '' stands for none, and for never.
 local state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, updated, started
 local expires, note, ok, codec, result
-local packed = call('GET', key)
+-- The second also of no record, so that a user who may not ask it is refused before there is an effect.
+local packed, left = call('GET', key), call('PTTL', key)
 if packed then
   state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, updated, started,
     expires, note, ok, codec, result = cmsgpack.unpack(packed)
   if updated == 0 then
     -- Who made it had no clock to ask: its times count from when it was set, which what is left of its TTL tells.
-    updated = now - (expires == '' and NEVER or expires) + call('PTTL', key)
+    updated = now - (expires == '' and NEVER or expires) + left
     created, lease_until = updated, updated + lease_until
     if started ~= '' then started = updated end
     if expires ~= '' then expires = updated + expires end
@@ -115,15 +116,15 @@ else
 end
 
 -- After how long Redis may forget it; nil is never.
-local left
+local ttl
 if state == 'done' then
-  left = retention
+  ttl = retention
 elseif state ~= 'in_doubt' and (state ~= 'started' or effect ~= 'at_most_once') then
-  left = lease_until + retention - now
+  ttl = lease_until + retention - now
 end
-expires = left and now + left or ''
-if not left then left = NEVER elseif left < 1 then left = 1 end
+expires = ttl and now + ttl or ''
+if not ttl then ttl = NEVER elseif ttl < 1 then ttl = 1 end
 packed = cmsgpack.pack(state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, now,
   started, expires, note, ok, codec, result)
-call('SET', key, packed, 'PX', left)
+call('SET', key, packed, 'PX', ttl)
 return answer

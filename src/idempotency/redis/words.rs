@@ -108,59 +108,42 @@ fn outcome(ok: &[u8], codec: &[u8], bytes: &[u8]) -> Option<Outcome> {
 }
 
 /// A record that was just made, as the script packs records: the values of [`parse_record`], in `MessagePack`.
-pub(super) fn pack(claim: &Record) -> Vec<u8> {
-    let or_none = |time: Option<u64>| time.map_or(Packed::NONE, Packed::Number);
-    let owner = claim.owner.to_string();
-    let values = [
-        Packed::Text(claim.state.as_str().as_bytes()),
-        Packed::Text(owner.as_bytes()),
-        Packed::Number(claim.fence),
-        Packed::Text(&claim.fingerprint.0),
-        Packed::Text(claim.effect.as_str().as_bytes()),
-        Packed::Text(claim.tool.as_bytes()),
-        Packed::Number(claim.attempts.into()),
-        Packed::Number(claim.lease_until),
-        Packed::Number(claim.retention),
-        Packed::Number(claim.created),
-        Packed::Number(claim.updated),
-        or_none(claim.started),
-        or_none(Some(claim.expires).filter(|time| *time != NEVER)),
-        // Note and outcome come later.
-        Packed::NONE,
-        Packed::NONE,
-        Packed::NONE,
-        Packed::NONE,
-    ];
+pub(super) fn pack(record: &Record) -> Vec<u8> {
     let mut packed = Vec::with_capacity(256);
-    for value in values {
-        value.append_to(&mut packed);
+    put_text(&mut packed, record.state.as_str().as_bytes());
+    put_text(&mut packed, record.owner.to_string().as_bytes());
+    put_number(&mut packed, record.fence);
+    put_text(&mut packed, &record.fingerprint.0);
+    put_text(&mut packed, record.effect.as_str().as_bytes());
+    put_text(&mut packed, record.tool.as_bytes());
+    for number in
+        [record.attempts.into(), record.lease_until, record.retention, record.created, record.updated]
+    {
+        put_number(&mut packed, number);
+    }
+    for time in [record.started, Some(record.expires).filter(|time| *time != NEVER)] {
+        match time {
+            Some(time) => put_number(&mut packed, time),
+            None => put_text(&mut packed, b""),
+        }
+    }
+    // Its note, and the three of its outcome, come later.
+    for _ in 0..4 {
+        put_text(&mut packed, b"");
     }
     packed
 }
 
-enum Packed<'a> {
-    Number(u64),
-    Text(&'a [u8]),
+/// Of one width, as of texts: the next operation packs them anew, each in as little as it needs.
+fn put_number(packed: &mut Vec<u8>, number: u64) {
+    packed.push(0xcf);
+    packed.extend_from_slice(&number.to_be_bytes());
 }
 
-impl Packed<'_> {
-    const NONE: Self = Self::Text(b"");
-
-    /// One width for all: the next operation packs them anew, each in as little as it needs.
-    fn append_to(&self, packed: &mut Vec<u8>) {
-        match self {
-            Self::Number(number) => {
-                packed.push(0xcf);
-                packed.extend_from_slice(&number.to_be_bytes());
-            }
-            Self::Text(text) => {
-                let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-                packed.push(0xdb);
-                packed.extend_from_slice(&length.to_be_bytes());
-                packed.extend_from_slice(text);
-            }
-        }
-    }
+fn put_text(packed: &mut Vec<u8>, text: &[u8]) {
+    packed.push(0xdb);
+    packed.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
+    packed.extend_from_slice(text);
 }
 
 /// The values of a record in the script's order.

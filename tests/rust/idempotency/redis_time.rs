@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::idempotency::{Answer, Begin, Effect, NEVER, Operation, Record, Redis, State, Store, Time};
+use tidegate::idempotency::{
+    Answer, Begin, Effect, Failure, NEVER, Operation, Record, Redis, Resolution, State, Store, Time,
+};
 
 use super::redis_server::RedisServer;
-use super::{PATIENCE, begin, claim, complete, outcome, runtime};
+use super::{PATIENCE, begin, begin_with, claim, complete, outcome, runtime};
 
 struct Fleet {
     runtime: tokio::runtime::Runtime,
@@ -35,6 +37,11 @@ impl Fleet {
         seconds * 1000 + micros / 1000
     }
 
+    /// After how long the server forgets the record.
+    fn left(&self, key: &str) -> u64 {
+        self.ask(redis::cmd("PTTL").arg(format!("tidegate:{key}")))
+    }
+
     fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
         let client = redis::Client::open(self.server.url()).unwrap();
         self.runtime.block_on(async {
@@ -58,6 +65,7 @@ fn is_near(one: u64, other: u64) -> bool {
 fn a_claim_tells_when_it_was_made() {
     const LEASE_MS: u64 = 30_000;
     const RETENTION_MS: u64 = 900_000;
+    const TEN_YEARS_MS: u64 = 315_360_000_000;
     let Some(fleet) = Fleet::start() else { return };
     for effect in Effect::ALL {
         for start in [true, false] {
@@ -73,11 +81,12 @@ fn a_claim_tells_when_it_was_made() {
             assert!(before.saturating_sub(2) <= made && made <= after + 2, "{before} {made} {after}");
             assert_eq!((record.updated, record.lease_until), (made, made + LEASE_MS), "{key}");
             assert_eq!(record.started, start.then_some(made), "{key}");
-            let forgotten = start && !effect.may_repeat();
-            let expires = if forgotten { NEVER } else { made + LEASE_MS + RETENTION_MS };
+            let is_kept = start && !effect.may_repeat();
+            let expires = if is_kept { NEVER } else { made + LEASE_MS + RETENTION_MS };
             assert_eq!(record.expires, expires, "{key}");
-            let left: u64 = fleet.ask(redis::cmd("PTTL").arg(format!("tidegate:{key}")));
-            assert!(left > LEASE_MS + RETENTION_MS - 10_000, "{key} is forgotten in {left} ms");
+            let forgotten: u64 = fleet.now() + fleet.left(&key);
+            let ttl = if is_kept { TEN_YEARS_MS } else { LEASE_MS + RETENTION_MS };
+            assert!(forgotten.abs_diff(made + ttl) < 5_000, "{key} is forgotten at {forgotten}");
             while fleet.now() < after + 20 {}
             assert!(is_near(fleet.get(&key).created, made), "{key}: the same, asked later");
             // What comes after has the time of the server, and keeps the times from before.
@@ -135,4 +144,32 @@ fn a_heartbeat_keeps_what_a_claim_began() {
     assert!(is_near(record.created, made) && is_near(record.started.unwrap(), made), "{record:?}");
     assert!(record.lease_until >= made + 30_018 && record.note.as_deref() == Some("half"), "{record:?}");
     assert_eq!(record.expires, NEVER);
+}
+
+#[test]
+fn whatever_meets_a_claim_first_takes_it_as_it_is() {
+    let Some(fleet) = Fleet::start() else { return };
+    let claim = claim(1, 1);
+    let fail = |failure| Operation::Fail { claim, failure };
+    let resolve = |resolution| Operation::Resolve { fence: None, resolution };
+    let acquired = Answer::Acquired { fence: 1, attempts: 1 };
+    let start = Operation::Start { claim, lease: Duration::from_secs(30) };
+    let table = [
+        ("sent again", begin(1, Effect::AtMostOnce, true), acquired, Some(State::Started)),
+        ("another's", begin_with(2, Effect::AtMostOnce, true, 9), Answer::Mismatch, Some(State::Started)),
+        ("started", start, Answer::Held, Some(State::Started)),
+        ("done", complete(1, 1, "r"), Answer::Held, Some(State::Done)),
+        ("late", complete(2, 1, "r"), Answer::Stale, Some(State::Started)),
+        ("had no effect", fail(Failure::NoEffect), Answer::Held, None),
+        ("unknown", fail(Failure::Unknown), Answer::Held, Some(State::InDoubt)),
+        ("not orphaned", resolve(Resolution::NotDone), Answer::Stale, Some(State::Started)),
+    ];
+    for (key, operation, answer, state) in table {
+        // The first of all goes by the script.
+        fleet.apply("first", &begin(1, Effect::Read, true));
+        assert!(matches!(fleet.apply(key, &begin(1, Effect::AtMostOnce, true)), Answer::Acquired { .. }));
+        assert_eq!(fleet.apply(key, &operation), answer, "{key}");
+        let record = fleet.runtime.block_on(fleet.store.get(key)).unwrap();
+        assert_eq!(record.map(|record| record.state), state, "{key}");
+    }
 }
