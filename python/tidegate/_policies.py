@@ -5,20 +5,14 @@ A wrong value raises `ConfigError` at construction, naming the field, the value 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003 see the next
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from decimal import Decimal  # noqa: TC003 readers of the fields' types resolve them
+from typing import Literal
 
 from tidegate import _core
 from tidegate._errors import ConfigError
 from tidegate._fields import known_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from decimal import Decimal
-
-if TYPE_CHECKING:
-    from decimal import Decimal
 
 
 @known_fields("retry")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 from tidegate._context import is_tag_name
 from tidegate._errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 Window: TypeAlias = Literal["hour", "day"] | None
 

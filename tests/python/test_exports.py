@@ -1,5 +1,7 @@
+import dataclasses
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -17,6 +19,15 @@ def test_every_public_name_is_documented():
     assert [
         name for name in tidegate.__all__ if not name.startswith("__") and not getattr(tidegate, name).__doc__
     ] == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in tidegate.__all__ if dataclasses.is_dataclass(getattr(tidegate, name))]
+)
+def test_the_types_of_fields_resolve(name):
+    """As settings frameworks and serialisers ask for them."""
+    cls = getattr(tidegate, name)
+    assert typing.get_type_hints(cls).keys() >= {field.name for field in dataclasses.fields(cls)}
 
 
 def test_errors_are_public_and_named_where_users_import_them():
