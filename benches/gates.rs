@@ -18,6 +18,7 @@ use tidegate::classify::Verdict;
 use tidegate::clock::Instant;
 use tidegate::config::{BreakerPolicy, Limits, OnOpen, RetryBudgetPolicy, RetryPolicy, SpendCap};
 use tidegate::error::Cause;
+use tidegate::money::Pico;
 use tidegate::retry_budget::{Cost, RetryBudget};
 use tidegate::scope::{Place, Scope, ScopeKey};
 use tidegate::spend::{Moment, SpendLedger};
@@ -28,7 +29,8 @@ const PAUSE: Duration = Duration::from_micros(100);
 const TAKES: Duration = Duration::from_millis(800);
 const RESERVED: u64 = 350;
 const USED: u64 = 120;
-const PICO_USD: u128 = 144_000_000;
+const COST: Pico = Pico::new(144_000_000);
+const MOST: Pico = Pico::new(288_000_000);
 
 /// None of them is ever reached.
 fn limits() -> Limits {
@@ -37,7 +39,7 @@ fn limits() -> Limits {
 }
 
 fn ledger() -> Arc<SpendLedger> {
-    SpendLedger::new(vec![SpendCap::new(u128::MAX)], START)
+    SpendLedger::new(vec![SpendCap::new(Pico::new(u128::MAX))], START)
 }
 
 fn scope() -> Arc<Scope> {
@@ -73,7 +75,7 @@ fn one_call(scope: &Arc<Scope>, plan: &Plan, now: Instant, rng: &mut SmallRng) {
         verdict: Verdict::success(200),
         cause: Cause::Local { message: String::new() },
         settlement: Settlement::Used { tokens: USED },
-        cost: Some(PICO_USD),
+        cost: Some(COST),
         announced: Announced::default(),
         status: 200,
         request_id: None,
@@ -89,7 +91,7 @@ fn whole(c: &mut Criterion) {
     let spending = Spending {
         ledger: ledger(),
         tags: vec![(String::from("route"), String::from("summarise"))],
-        max_cost: Some(2 * PICO_USD),
+        max_cost: Some(MOST),
         started: (START, UNIX_EPOCH),
     };
     for (name, spending) in [("one call, all on", None), ("one call, all on, spend cap too", Some(spending))]
@@ -144,11 +146,10 @@ fn parts(c: &mut Criterion) {
         b.iter(|| {
             now = now + PAUSE;
             let at = Moment { now, wall: UNIX_EPOCH };
-            ledger.check(at, &tags, Some(2 * PICO_USD)).expect("far from the cap");
-            let mut held =
-                ledger.reserve(at, &tags, black_box(Some(2 * PICO_USD))).expect("far from the cap");
+            ledger.check(at, &tags, Some(MOST)).expect("far from the cap");
+            let mut held = ledger.reserve(at, &tags, black_box(Some(MOST))).expect("far from the cap");
             held.mark_sent();
-            held.settle(Some(PICO_USD));
+            held.settle(Some(COST));
         });
     });
 

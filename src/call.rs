@@ -36,6 +36,7 @@ use crate::clock::Instant;
 use crate::config::OnOpen;
 use crate::error::{CallError, Cause, Reason, TransportError};
 use crate::event::{Facts, Kind};
+use crate::money::Pico;
 use crate::retry_budget::{Cost, Withdrawal};
 use crate::scope::{Permit, Scope};
 use crate::spend::Reservation;
@@ -236,7 +237,7 @@ impl Call {
     pub fn failed(&mut self, now: Instant, error: TransportError, rng: &mut impl Rng) -> Step {
         let outcome_unknown = error.kind.outcome_unknown();
         self.settle(now, if outcome_unknown { SPENT } else { Settlement::NeverSent });
-        self.pay((!outcome_unknown).then_some(0));
+        self.pay((!outcome_unknown).then_some(Pico::ZERO));
         let verdict = classify::failure(&error);
         self.tell_attempt(now, error.kind.as_str(), None, None);
         self.decide(now, Failure { verdict, cause: Cause::Transport(error), outcome_unknown }, rng)

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::money::Pico;
 
 type Checked = Result<(), ConfigError>;
 
@@ -341,9 +342,6 @@ impl Degrade {
     }
 }
 
-/// Money in millionths of a millionth of a US dollar: prices per token come out whole.
-pub type PicoUsd = u128;
-
 /// The time over which a spend cap counts. What was spent is forgotten when the next window begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpendWindow {
@@ -367,7 +365,7 @@ pub enum OnUnpriced {
 /// How much the calls of a gate, or those with a tag, may cost in a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpendCap {
-    pub limit: PicoUsd,
+    pub limit: Pico,
     /// Default [`SpendWindow::Total`].
     pub window: SpendWindow,
     /// `key=value` of the calls that it applies to, all of them together. Default `None`: every call.
@@ -378,12 +376,12 @@ pub struct SpendCap {
 
 impl SpendCap {
     /// A cap on every call, for as long as the gate lives.
-    pub fn new(limit: PicoUsd) -> Self {
+    pub fn new(limit: Pico) -> Self {
         Self { limit, window: SpendWindow::Total, tag: None, on_unpriced: OnUnpriced::Refuse }
     }
 
     pub fn validate(&self) -> Checked {
-        rule(self.limit > 0, "spend.limit", 0, "must be more than 0 USD")?;
+        rule(self.limit > Pico::ZERO, "spend.limit", 0, "must be more than 0 USD")?;
         if let SpendWindow::Every(window) = self.window {
             rule(
                 window >= Duration::from_secs(1),

@@ -166,7 +166,7 @@ fn spending(engine: &Engine, order: &Order, facts: Option<&RequestFacts>, scope:
     let ledger = engine.spend()?;
     let wall = clock::wall();
     // What has no body that can be read bills no tokens.
-    let max_cost = facts.map_or(Some(0), |facts| {
+    let max_cost = facts.map_or(Some(Pico::ZERO), |facts| {
         let sizes = scope.sizes.lock();
         let output = || (2 * sizes.output()).max(UNLIMITED_OUTPUT).saturating_mul(facts.n);
         let most = Usage {
@@ -174,7 +174,7 @@ fn spending(engine: &Engine, order: &Order, facts: Option<&RequestFacts>, scope:
             output: facts.output_limit.unwrap_or_else(output),
             ..Usage::default()
         };
-        engine.cost(&scope.key.model, None, facts.service_tier.as_deref(), &most).map(Pico::get)
+        engine.cost(&scope.key.model, None, facts.service_tier.as_deref(), &most)
     });
     let tags = order.tags.iter().flat_map(|tags| tags.iter());
     Some(Spending {

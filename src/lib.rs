@@ -7,6 +7,7 @@ pub mod clock;
 pub mod config;
 pub mod error;
 pub mod lock;
+pub mod money;
 
 // level 1: pure mechanisms
 pub mod admission;
@@ -19,7 +20,6 @@ mod json;
 pub mod last_good;
 pub mod log_file;
 pub mod metrics;
-pub mod money;
 pub mod price;
 pub mod request;
 pub mod retry_budget;

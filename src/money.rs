@@ -28,6 +28,11 @@ impl Pico {
         Self(self.0.saturating_add(other.0))
     }
 
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// Dollars as a decimal number (`0.05`, `4.2e-4`), rounded half up to the pico-dollar.
     pub fn from_dollars(text: &str) -> Option<Self> {
         scaled(text, 12).ok().map(|amount| Self(amount.units))

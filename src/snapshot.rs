@@ -78,8 +78,8 @@ impl Engine {
             .collect();
         gauges.extend(caps.iter().map(|(cap, standing)| Gauge::Spend {
             cap,
-            pico_usd: standing.spent.saturating_add(standing.reserved),
-            limit_pico_usd: standing.cap.limit,
+            pico_usd: standing.spent.saturating_add(standing.reserved).get(),
+            limit_pico_usd: standing.cap.limit.get(),
         }));
         self.metrics().snapshot(now, &gauges)
     }
@@ -141,14 +141,13 @@ fn scope_state(scope: &Scope, now: Instant) -> Value {
 }
 
 fn standings(ledger: &SpendLedger, now: Instant) -> Vec<Value> {
-    let dollars = |picos| Pico::new(picos).to_string();
     let standing = |standing: Standing| {
         json!({
-            "limit_usd": dollars(standing.cap.limit),
+            "limit_usd": standing.cap.limit,
             "window": standing.cap.window.to_string(),
             "tag": standing.cap.tag,
-            "spent_usd": dollars(standing.spent),
-            "reserved_usd": dollars(standing.reserved),
+            "spent_usd": standing.spent,
+            "reserved_usd": standing.reserved,
             "unpriced_calls": standing.unpriced,
             "resets_in_s": standing.resets_in.map(|wait| wait.as_secs_f64()),
         })

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::lock::Mutex;
 
 use crate::clock::Instant;
-use crate::config::{OnUnpriced, PicoUsd, SpendCap, SpendWindow};
+use crate::config::{OnUnpriced, SpendCap, SpendWindow};
 use crate::money::Pico;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -22,11 +22,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub struct Exceeded {
     /// The first cap in the way.
     pub cap: Arc<SpendCap>,
-    pub spent: PicoUsd,
+    pub spent: Pico,
     /// Held by calls in flight.
-    pub reserved: PicoUsd,
+    pub reserved: Pico,
     /// `None`: the model has no price.
-    pub asked: Option<PicoUsd>,
+    pub asked: Option<Pico>,
     /// When the window ends; `None` if it never does.
     pub resets_in: Option<Duration>,
 }
@@ -35,8 +35,8 @@ pub struct Exceeded {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     pub cap: Arc<SpendCap>,
-    pub spent: PicoUsd,
-    pub reserved: PicoUsd,
+    pub spent: Pico,
+    pub reserved: Pico,
     /// Calls without a price that were let through in this window.
     pub unpriced: u64,
     pub resets_in: Option<Duration>,
@@ -55,8 +55,8 @@ struct Account {
     cap: Arc<SpendCap>,
     /// Number of the window that the sums below belong to; only grows.
     window: u64,
-    spent: PicoUsd,
-    reserved: PicoUsd,
+    spent: Pico,
+    reserved: Pico,
     unpriced: u64,
 }
 
@@ -80,14 +80,20 @@ struct Hold {
 pub struct Reservation {
     ledger: Arc<SpendLedger>,
     holds: Vec<Hold>,
-    amount: PicoUsd,
+    amount: Pico,
     sent: bool,
 }
 
 impl SpendLedger {
     /// Windows of so many seconds are counted from `now`.
     pub fn new(caps: Vec<SpendCap>, now: Instant) -> Arc<Self> {
-        let account = |cap| Account { cap: Arc::new(cap), window: 0, spent: 0, reserved: 0, unpriced: 0 };
+        let account = |cap| Account {
+            cap: Arc::new(cap),
+            window: 0,
+            spent: Pico::ZERO,
+            reserved: Pico::ZERO,
+            unpriced: 0,
+        };
         Arc::new(Self { started: now, accounts: Mutex::new(caps.into_iter().map(account).collect()) })
     }
 
@@ -97,9 +103,9 @@ impl SpendLedger {
         self: &Arc<Self>,
         at: Moment,
         tags: &[(&str, &str)],
-        max_cost: Option<PicoUsd>,
+        max_cost: Option<Pico>,
     ) -> Result<Reservation, Exceeded> {
-        let amount = max_cost.unwrap_or(0);
+        let amount = max_cost.unwrap_or_default();
         let mut accounts = self.accounts.lock();
         let mut holds = Vec::new();
         for (index, account) in accounts.iter_mut().enumerate() {
@@ -121,15 +127,10 @@ impl SpendLedger {
     }
 
     /// Whether what was spent already leaves no room for `max_cost`, whatever calls in flight will give back.
-    pub fn check(
-        &self,
-        at: Moment,
-        tags: &[(&str, &str)],
-        max_cost: Option<PicoUsd>,
-    ) -> Result<(), Exceeded> {
+    pub fn check(&self, at: Moment, tags: &[(&str, &str)], max_cost: Option<Pico>) -> Result<(), Exceeded> {
         for account in self.accounts.lock().iter_mut() {
             account.roll(self.started, at);
-            if account.applies(tags) && !account.has_room(max_cost, 0) {
+            if account.applies(tags) && !account.has_room(max_cost, Pico::ZERO) {
                 return Err(account.exceeded(self.started, at, max_cost));
             }
         }
@@ -147,7 +148,7 @@ impl SpendLedger {
             .collect()
     }
 
-    fn release(&self, holds: &[Hold], amount: PicoUsd, spent: PicoUsd) {
+    fn release(&self, holds: &[Hold], amount: Pico, spent: Pico) {
         if holds.is_empty() {
             return;
         }
@@ -164,7 +165,7 @@ impl SpendLedger {
 
 impl Reservation {
     /// The most that the attempt can cost; zero where it has no price.
-    pub const fn amount(&self) -> PicoUsd {
+    pub const fn amount(&self) -> Pico {
         self.amount
     }
 
@@ -174,26 +175,25 @@ impl Reservation {
     }
 
     /// Books what the attempt did cost; with `None`, where nobody knows, all that was reserved.
-    pub fn settle(mut self, real: Option<PicoUsd>) {
+    pub fn settle(mut self, real: Option<Pico>) {
         self.book(real.unwrap_or(self.amount));
     }
 
-    fn book(&mut self, spent: PicoUsd) {
+    fn book(&mut self, spent: Pico) {
         self.ledger.release(&std::mem::take(&mut self.holds), self.amount, spent);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.book(if self.sent { self.amount } else { 0 });
+        self.book(if self.sent { self.amount } else { Pico::ZERO });
     }
 }
 
 impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cap = &self.cap;
-        let dollars = |picos| Pico::new(picos);
-        write!(f, "the spend cap of ${} {}", dollars(cap.limit), cap.window)?;
+        write!(f, "the spend cap of ${} {}", cap.limit, cap.window)?;
         if let Some(tag) = &cap.tag {
             write!(f, " for {tag}")?;
         }
@@ -206,9 +206,7 @@ impl fmt::Display for Exceeded {
         write!(
             f,
             " has no room: ${} is spent, ${} is reserved by calls in flight, and this call may cost ${}; ",
-            dollars(self.spent),
-            dollars(self.reserved),
-            dollars(asked)
+            self.spent, self.reserved, asked
         )?;
         f.write_str("raise the cap, or lower the call's output limit")
     }
@@ -232,7 +230,7 @@ impl Account {
         })
     }
 
-    fn has_room(&self, max_cost: Option<PicoUsd>, reserved: PicoUsd) -> bool {
+    fn has_room(&self, max_cost: Option<Pico>, reserved: Pico) -> bool {
         match max_cost {
             Some(amount) => self.spent.saturating_add(reserved).saturating_add(amount) <= self.cap.limit,
             None => self.cap.on_unpriced == OnUnpriced::Allow,
@@ -242,7 +240,7 @@ impl Account {
     fn roll(&mut self, started: Instant, at: Moment) {
         let window = self.cap.window.number(started, at);
         if window > self.window {
-            (self.window, self.spent, self.reserved, self.unpriced) = (window, 0, 0, 0);
+            (self.window, self.spent, self.reserved, self.unpriced) = (window, Pico::ZERO, Pico::ZERO, 0);
         }
     }
 
@@ -256,7 +254,7 @@ impl Account {
         }
     }
 
-    fn exceeded(&self, started: Instant, at: Moment, asked: Option<PicoUsd>) -> Exceeded {
+    fn exceeded(&self, started: Instant, at: Moment, asked: Option<Pico>) -> Exceeded {
         let Standing { cap, spent, reserved, resets_in, .. } = self.standing(started, at);
         Exceeded { cap, spent, reserved, asked, resets_in }
     }

@@ -6,8 +6,8 @@ use crate::admission::{Charge, Settlement};
 use crate::breaker::{Breaker, OpenReason, Outcome, Rejection, State, Ticket};
 use crate::classify::{Class, Health, Verdict};
 use crate::clock::{self, Instant};
-use crate::config::PicoUsd;
 use crate::event::{Facts, Kind};
+use crate::money::Pico;
 use crate::retry_budget::{Cost, Empty};
 
 /// An attempt that may have been served, for all we know.
@@ -44,7 +44,7 @@ impl Call {
     }
 
     /// Books what the attempt costs; with `None`, where nobody knows, all that was set aside for it.
-    pub(super) fn pay(&mut self, cost: Option<PicoUsd>) {
+    pub(super) fn pay(&mut self, cost: Option<Pico>) {
         if let Some(money) = self.money.take() {
             money.settle(cost);
         }

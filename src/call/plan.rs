@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::admission::{Announced, Settlement};
 use crate::classify::Verdict;
 use crate::clock::Instant;
-use crate::config::{OnOpen, PicoUsd, RetryPolicy};
+use crate::config::{OnOpen, RetryPolicy};
 use crate::error::Cause;
+use crate::money::Pico;
 use crate::spend::{Exceeded, Moment, Reservation, SpendLedger};
 
 /// What a call may do and what it is expected to cost.
@@ -44,7 +45,7 @@ pub struct Spending {
     pub ledger: Arc<SpendLedger>,
     pub tags: Vec<(String, String)>,
     /// `None`: the model has no price.
-    pub max_cost: Option<PicoUsd>,
+    pub max_cost: Option<Pico>,
     /// The wall clock when the call began; a call lives too shortly to see it step.
     pub started: (Instant, SystemTime),
 }
@@ -76,7 +77,7 @@ pub struct Answered {
     pub cause: Cause,
     pub settlement: Settlement,
     /// What it is billed; `None` where nobody knows.
-    pub cost: Option<PicoUsd>,
+    pub cost: Option<Pico>,
     /// What it says about the provider's quota.
     pub announced: Announced,
     pub status: u16,
@@ -98,7 +99,7 @@ pub struct Ended {
     /// What it used, as far as anybody knows.
     pub settlement: Settlement,
     /// What it is billed; `None` where nobody knows.
-    pub cost: Option<PicoUsd>,
+    pub cost: Option<Pico>,
     pub status: u16,
     pub request_id: Option<String>,
 }

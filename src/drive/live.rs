@@ -17,7 +17,6 @@ use crate::call::{Ended, Step, StreamEnd};
 use crate::classify::{self, Verdict};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, Cause, TransportError};
-use crate::money::Pico;
 use crate::stream::Item;
 use crate::transport::Body;
 
@@ -276,7 +275,7 @@ impl Stream {
         let ended = Ended {
             how,
             settlement: bill.settlement(self.reserved),
-            cost: bill.cost.map(Pico::get),
+            cost: bill.cost,
             status: self.status,
             request_id: classify::request_id(&self.headers),
         };

@@ -68,8 +68,8 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
     });
     // Providers do not bill an answer that is an error.
     let billed = match cost {
-        None if usage.is_none() && verdict.class != Class::Success => Some(0),
-        cost => cost.map(Pico::get),
+        None if usage.is_none() && verdict.class != Class::Success => Some(Pico::ZERO),
+        cost => cost,
     };
     let settlement = if let Some(usage) = usage {
         if let Some(facts) = facts {

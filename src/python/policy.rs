@@ -192,7 +192,7 @@ pub(crate) fn spend(object: &Bound<'_, PyAny>) -> PyResult<SpendCap> {
     };
     let tag = fields.get("tag")?;
     let policy = SpendCap {
-        limit: amount.ok_or_else(|| fields.refuse("limit", &limit, AMOUNT))?.get(),
+        limit: amount.ok_or_else(|| fields.refuse("limit", &limit, AMOUNT))?,
         window,
         tag: tag.extract().map_err(|_| fields.refuse("tag", &tag, "must be key=value, as text, or None"))?,
         on_unpriced: fields
