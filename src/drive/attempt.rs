@@ -10,11 +10,11 @@ use http::header::CONTENT_LENGTH;
 
 use super::begin::{Began, begin, flow};
 use super::order::Order;
-use crate::classify;
+use crate::classify::Verdict;
 use crate::clock::{self, Instant};
 use crate::engine::{Engine, Upstream};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::stream::names_stream_options;
+use crate::stream::{Reader, names_stream_options};
 use crate::transport::{Body, Request, Response};
 
 /// How an attempt ended.
@@ -33,8 +33,8 @@ pub(super) struct Answer {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     pub(super) first_byte: Duration,
-    /// What a stream said that failed before its first content.
-    pub(super) said: Option<classify::Answer>,
+    /// A stream that failed before its first content, and of what.
+    pub(super) stream: Option<(Verdict, Box<Reader>)>,
     /// What came of that stream, for a caller that reads such streams itself.
     pub(super) prelude: Bytes,
 }
@@ -144,7 +144,7 @@ async fn collect(
     while let Some(chunk) = piece(&mut body, under.limit, idle).await? {
         whole.push(chunk, engine.max_response_bytes())?;
     }
-    Ok(Answer { status, headers, body: whole.into_bytes(), first_byte, said: None, prelude: Bytes::new() })
+    Ok(Answer { status, headers, body: whole.into_bytes(), first_byte, stream: None, prelude: Bytes::new() })
 }
 
 /// The next piece of a body, in time.

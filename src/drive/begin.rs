@@ -203,18 +203,14 @@ fn empty(status: u16, message: &str) -> Verdict {
     Verdict::plain(status, Class::Empty, classify::Scope::Endpoint, message.to_owned())
 }
 
-fn failed(began: &Began, verdict: Verdict, body: Bytes) -> Answer {
+fn failed(began: &mut Began, verdict: Verdict, body: Bytes) -> Answer {
     let Began { status, headers, first_byte, items, flow, .. } = began;
-    let reading = flow.reader().map(|reader| reader.observer().reading().clone());
     let prelude = items.iter().flat_map(|item| item.data.iter().copied()).collect();
-    Answer {
-        prelude,
-        status: *status,
-        headers: headers.clone(),
-        body,
-        first_byte: *first_byte,
-        said: Some(classify::Answer { verdict, reading }),
-    }
+    let stream = match std::mem::replace(flow, Flow::Bytes) {
+        Flow::Events(reader) => Some((verdict, reader)),
+        Flow::Bytes => None,
+    };
+    Answer { prelude, status: *status, headers: headers.clone(), body, first_byte: *first_byte, stream }
 }
 
 impl Flow {

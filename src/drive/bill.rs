@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::order::UsageSource;
+use super::order::{CallInfo, UsageSource};
 use crate::admission::Settlement;
 use crate::classify::Reading;
 use crate::engine::Engine;
@@ -12,49 +12,55 @@ use crate::scope::Scope;
 use crate::stream::Observer;
 use crate::usage::Usage;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Bill {
     pub(super) usage: Option<Usage>,
     pub(super) source: UsageSource,
-    /// `None` where the price is not known.
+    /// Of what has a price; `None` if nothing has.
     pub(super) cost: Option<Pico>,
+    /// Something that was used has no price.
+    pub(super) unpriced: bool,
     /// Part of the cost that rests on an estimate.
     pub(super) estimated: Pico,
     /// Who answered, as far as told.
     pub(super) served: Option<Arc<str>>,
 }
 
-impl Default for Bill {
-    fn default() -> Self {
-        Self { usage: None, source: UsageSource::Unknown, cost: None, estimated: Pico::ZERO, served: None }
-    }
-}
-
 impl Bill {
     pub(super) fn stated(reading: &Reading, cost: Option<Pico>) -> Self {
         let usage = reading.usage;
         let source = if usage.is_some() { UsageSource::Reported } else { UsageSource::Unknown };
+        let unpriced = usage.is_some() && cost.is_none();
         let served = reading.model.as_deref().map(Into::into);
-        Self { usage, source, cost, served, ..Self::default() }
+        Self { usage, source, cost, unpriced, served, ..Self::default() }
     }
 
     fn of_estimate(usage: Usage, cost: Option<Pico>, served: Option<Arc<str>>) -> Self {
-        let estimated = cost.unwrap_or_default();
-        Self { usage: Some(usage), source: UsageSource::Estimated, cost, estimated, served }
+        let (unpriced, estimated) = (cost.is_none(), cost.unwrap_or_default());
+        Self { usage: Some(usage), source: UsageSource::Estimated, cost, unpriced, estimated, served }
     }
 
-    /// Together with what an earlier attempt of the call used. Where this one tells nothing, that is the least of it.
-    pub(super) fn after(self, earlier: &Self) -> Self {
-        let stated = self.source == UsageSource::Reported && earlier.source == UsageSource::Reported;
-        let cost = match &self.usage {
-            Some(_) => self.cost.zip(earlier.cost).map(|(mine, theirs)| mine.saturating_add(theirs)),
-            None => earlier.cost,
+    /// What a call told that has ended.
+    pub(super) fn of(info: &CallInfo) -> Self {
+        Self { usage: info.usage, source: info.usage_source, cost: info.cost, ..Self::default() }
+    }
+
+    /// Together with what was used before. Of an answer that tells nothing, that is the least of it; one that
+    /// `failed` so used nothing.
+    pub(super) fn after(self, earlier: &Self, failed: bool) -> Self {
+        let Some(theirs) = earlier.usage else { return self };
+        let stated = match self.usage {
+            Some(_) => self.source == UsageSource::Reported,
+            None => failed,
         };
-        let sum = |theirs: Usage| self.usage.map_or(theirs, |mine| mine.plus(&theirs));
         Self {
-            usage: earlier.usage.map(sum).or(self.usage),
-            source: if stated { UsageSource::Reported } else { UsageSource::Estimated },
-            cost,
+            usage: Some(self.usage.map_or(theirs, |mine| mine.plus(&theirs))),
+            source: if stated { earlier.source } else { UsageSource::Estimated },
+            cost: match (self.cost, earlier.cost) {
+                (Some(mine), Some(theirs)) => Some(mine.saturating_add(theirs)),
+                (mine, theirs) => mine.or(theirs),
+            },
+            unpriced: self.unpriced || earlier.unpriced,
             estimated: self.estimated.saturating_add(earlier.estimated),
             served: self.served,
         }
@@ -80,13 +86,35 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Of a call that was left before an answer: the prompt, which the server has read.
+    /// Of an attempt that was left before its answer: the prompt, which the server has read.
     pub(super) fn estimate(&self, engine: &Engine) -> Bill {
-        let Some(facts) = &self.facts else { return Bill::default() };
+        let asks_a_model = |facts: &&RequestFacts| facts.model.is_some();
+        let Some(facts) = self.facts.as_ref().filter(asks_a_model) else { return Bill::default() };
         let input = facts.prompt_tokens(self.scope.sizes.lock().bytes_per_token());
         let usage = Usage { input, ..Usage::default() };
         let cost = self.cost(engine, &Reading::default(), &usage);
         Bill::of_estimate(usage, cost, None)
+    }
+
+    /// Of an answer that is a failure. Billed is what it states, what came of a stream, and the prompt behind a gateway
+    /// that gave up waiting; an error is not.
+    pub(super) fn failed(
+        &self,
+        engine: &Engine,
+        status: u16,
+        reading: Option<&Reading>,
+        seen: Option<&Observer>,
+    ) -> Bill {
+        match (seen, reading) {
+            (Some(seen), _) if seen.has_content() || seen.reading().usage.is_some() => {
+                self.bill(engine, seen, seen.is_complete())
+            }
+            (None, Some(reading)) => {
+                Bill::stated(reading, reading.usage.and_then(|usage| self.cost(engine, reading, &usage)))
+            }
+            _ if matches!(status, 504 | 524) => self.estimate(engine),
+            _ => Bill::default(),
+        }
     }
 
     /// Of a stream, `complete` or not, of which `seen` has come. What a cut one stated so far is the least of it.

@@ -83,12 +83,13 @@ pub struct Reply {
 }
 
 /// Where the figures of a bill come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UsageSource {
     /// The server stated them.
     Reported,
-    /// Nobody did: they are what was sent and received, counted here.
+    /// Not all of them: the rest is what was sent and received, counted here.
     Estimated,
+    #[default]
     Unknown,
 }
 

@@ -6,7 +6,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
 
 use super::attempt::Answer;
-use super::bill::{Asked, Bill};
+use super::bill::Asked;
 use super::order::{Order, Reply};
 use super::report::Told;
 use super::whole;
@@ -20,7 +20,7 @@ use crate::money::Pico;
 /// What an answer said.
 pub(super) struct Read {
     pub(super) reply: Reply,
-    /// Of an answer that the call ends with; what others used is with the call.
+    /// Of a success; what the others used is with the call.
     pub(super) reading: Option<Reading>,
     /// What it is billed; `None` where the price is not known.
     pub(super) cost: Option<Pico>,
@@ -29,22 +29,22 @@ pub(super) struct Read {
 
 /// `reserved`: tokens, by which an answer that states none is settled.
 pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64) -> (Answered, Read) {
-    let Answer { status, headers, body, first_byte, said, prelude: _ } = answer;
+    let Answer { status, headers, body, first_byte, stream, prelude: _ } = answer;
     let (engine, Asked { scope, facts }) = (&told.teller.engine, &told.asked);
     let facts = facts.as_ref();
-    let wall = clock::wall();
-    let was_said = said.is_some();
+    let failed_early = stream.is_some();
     // These have no body to judge.
     let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
-    let classify::Answer { mut verdict, mut reading } = if let Some(said) = said {
-        said
+    let whole = || whole::events(engine, scope, status, &headers, &body);
+    let (mut verdict, mut reading, seen) = if let Some((verdict, reader)) = stream.or_else(whole) {
+        (verdict, Some(reader.observer().reading().clone()), Some(reader))
     } else if bare {
-        classify::Answer { verdict: Verdict::success(status), reading: None }
+        (Verdict::success(status), None, None)
     } else {
-        whole::events(engine, scope, status, &headers, &body)
-            .unwrap_or_else(|| classify::answer(status, &headers, &body, wall))
+        let answer = classify::answer(status, &headers, &body, clock::wall());
+        (answer.verdict, answer.reading, None)
     };
-    if order.foreign && status < 300 && !was_said {
+    if order.foreign && status < 300 && !failed_early {
         let asks_a_model = order.method == Method::POST && facts.is_some_and(|facts| facts.model.is_some());
         if !asks_a_model {
             // Files, jobs and stored answers: what they tell of errors and usage is of the past.
@@ -66,20 +66,23 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
         let tier = reading.as_ref().and_then(|reading| reading.service_tier.as_deref());
         engine.cost(&scope.key.model, served, tier, usage)
     });
-    // Providers do not bill an answer that is an error.
-    let billed = match cost {
-        None if usage.is_none() && verdict.class != Class::Success => Some(Pico::ZERO),
-        cost => cost,
-    };
-    let settlement = if let Some(usage) = usage {
-        if let Some(facts) = facts {
+    let (settlement, billed) = if verdict.class == Class::Success {
+        if let (Some(usage), Some(facts)) = (usage, facts) {
             scope.sizes.lock().record(facts, usage);
         }
-        Settlement::Used { tokens: usage.total() }
-    } else if verdict.class == Class::Success {
-        Settlement::Estimated { tokens: reserved }
+        let stated = usage.map(|usage| Settlement::Used { tokens: usage.total() });
+        (stated.unwrap_or(Settlement::Estimated { tokens: reserved }), cost)
     } else {
-        Settlement::Failed { charge: if status == 429 { Charge::Keep } else { Charge::Refund } }
+        let seen = seen.as_ref().map(|reader| reader.observer());
+        let bill = told.asked.failed(engine, status, reading.take().as_ref(), seen);
+        let settled = if bill.usage.is_some() {
+            (bill.settlement(reserved), bill.cost)
+        } else {
+            let charge = if status == 429 { Charge::Keep } else { Charge::Refund };
+            (Settlement::Failed { charge }, Some(Pico::ZERO))
+        };
+        told.failed_with(bill);
+        settled
     };
     let cause = if verdict.class == Class::Success {
         Cause::Local { message: String::new() }
@@ -93,11 +96,6 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
             code: verdict.code.clone(),
         }
     };
-    if verdict.class != Class::Success
-        && let Some(reading) = reading.take()
-    {
-        told.failed_with(Bill::stated(&reading, cost));
-    }
     let request_id = classify::request_id(&headers);
     let announced = announced(&headers);
     let answered = Answered {

@@ -17,7 +17,6 @@ use crate::engine::{Engine, Upstream};
 use crate::error::{CallError, Reason, TransportError};
 use crate::event::{self, Digest, Event, FUNCTION, Facts, Kind, Level, Listener, SpanId, Tags, TraceId};
 use crate::metrics::{self, CallRecord, Direction, Exemplar, TokenCount};
-use crate::money::Pico;
 use crate::usage::Usage;
 
 /// What is the same for every event of a call.
@@ -145,7 +144,7 @@ impl Told {
     pub(super) fn failed_with(&mut self, bill: Bill) {
         if bill.usage.is_some() {
             self.failed = Some(match self.failed.take() {
-                Some(earlier) => bill.after(&earlier),
+                Some(earlier) => bill.after(&earlier, true),
                 None => bill,
             });
         }
@@ -176,7 +175,7 @@ pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got:
         Some(read) => (read.reading, read.cost, Some(read.first_byte), Some(read.reply)),
         None => (None, None, None, None),
     };
-    let bill = match reading.filter(|_| result.is_ok()) {
+    let bill = match reading {
         Some(reading) => Bill::stated(&reading, cost),
         None if told.call.left_in_flight() => told.asked.estimate(&told.teller.engine),
         None => Bill::default(),
@@ -208,8 +207,7 @@ pub(super) fn close(told: &mut Told, error: Option<&CallError>, mut bill: Bill, 
     let usage_missing =
         error.is_none() && bill.source != UsageSource::Reported && !told.teller.model.is_empty();
     if let Some(failed) = told.failed.take() {
-        let has_none = error.is_some() && bill.usage.is_none();
-        bill = if has_none { failed } else { bill.after(&failed) };
+        bill = bill.after(&failed, error.is_some());
     }
     let served = bill.served.take();
     let now = clock::now();
@@ -219,7 +217,7 @@ pub(super) fn close(told: &mut Told, error: Option<&CallError>, mut bill: Bill, 
         teller.tell(kind, facts);
     }
     teller.engine.metrics().breaker_late(call.take_late());
-    count(teller, &info, error, bill.estimated, usage_missing, now);
+    count(teller, &info, error, &bill, usage_missing, now);
     let mut facts = call_facts(&info, error, teller.identity);
     facts.response_model = served.filter(|served| **served != *info.model);
     teller.tell(Kind::Call, facts);
@@ -245,12 +243,11 @@ pub(super) fn info(told: &Told, bill: &Bill, times: Times, now: Instant) -> Call
     }
 }
 
-/// `estimated`: the part of the cost that is.
 fn count(
     teller: &Teller,
     info: &CallInfo,
     error: Option<&CallError>,
-    estimated: Pico,
+    bill: &Bill,
     usage_missing: bool,
     now: Instant,
 ) {
@@ -270,14 +267,10 @@ fn count(
         return;
     }
     let usage = info.usage.as_ref();
-    let cost = match (usage, info.cost) {
-        (_, Some(cost)) => {
-            let estimated = estimated.get();
-            metrics::Cost::Priced { reported: cost.get().saturating_sub(estimated), estimated }
-        }
-        (Some(_), None) => metrics::Cost::Unpriced,
-        (None, None) => metrics::Cost::Nothing,
-    };
+    let cost = bill.cost.map(|cost| {
+        let reported = cost.saturating_sub(bill.estimated).get();
+        metrics::Cost { reported, estimated: bill.estimated.get() }
+    });
     let tokens = token_counts(&usage.copied().unwrap_or_default());
     metrics.call(
         &CallRecord {
@@ -289,6 +282,7 @@ fn count(
             time_to_first_chunk: info.first_chunk,
             tokens: &tokens,
             cost,
+            unpriced: bill.unpriced,
             usage_missing,
             exemplar: Some(Exemplar { trace_id: teller.trace_id, ts: event::unix_seconds(wall) }),
         },
@@ -304,8 +298,8 @@ fn count(
         completion_tokens: usage.output,
         reasoning_tokens: usage.reasoning,
         cost_usd: info.cost.unwrap_or_default(),
-        estimated_usd: estimated,
-        unpriced: (cost == metrics::Cost::Unpriced).into(),
+        estimated_usd: bill.estimated,
+        unpriced: bill.unpriced.into(),
     };
     teller.engine.account().add(wall, &teller.model, teller.tags.as_ref(), &sums);
 }

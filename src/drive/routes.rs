@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::bill::Bill;
 use super::order::{CallInfo, Order, Outcome};
 use super::report::Teller;
 use super::{Delivered, call_one};
@@ -169,6 +170,8 @@ fn with_model(body: &Bytes, model: &str) -> Option<Bytes> {
 /// What a stand-in came to, with what was spent before it.
 fn joined(before: CallInfo, next: Outcome, began: Instant) -> Outcome {
     let Outcome { result, mut info } = next;
+    let bill = Bill::of(&info).after(&Bill::of(&before), result.is_err());
+    (info.usage, info.usage_source, info.cost) = (bill.usage, bill.source, bill.cost);
     info.attempts += before.attempts;
     info.queue += before.queue;
     info.latency = clock::now().since(began);

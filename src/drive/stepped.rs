@@ -204,7 +204,7 @@ impl Stepped {
     /// An answer to an attempt that the caller sent.
     pub fn answered(&mut self, order: &Order, reply: Reply, first_byte: Duration) -> Ended {
         let Reply { status, headers, body } = reply;
-        self.judge(order, Answer { status, headers, body, first_byte, said: None, prelude: Bytes::new() })
+        self.judge(order, Answer { status, headers, body, first_byte, stream: None, prelude: Bytes::new() })
     }
 
     /// The head of an answer to an attempt that the caller sent. Where the rest is to be handed on as it comes, the

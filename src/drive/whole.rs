@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::begin::{EVENT_STREAM, content_type};
-use crate::classify::{self, Answer, Class, Scope, Verdict};
+use crate::classify::{self, Class, Scope, Verdict};
 use crate::clock;
 use crate::engine::Engine;
 use crate::sse;
@@ -18,16 +18,16 @@ pub(super) fn events(
     status: u16,
     headers: &HeaderMap,
     body: &Bytes,
-) -> Option<Answer> {
+) -> Option<(Verdict, Box<Reader>)> {
     if !(200..300).contains(&status) || content_type(headers) != EVENT_STREAM {
         return None;
     }
-    let mut reader = Reader::new(Form::Events, sse::DEFAULT_LIMIT, false);
+    let mut reader = Box::new(Reader::new(Form::Events, sse::DEFAULT_LIMIT, false));
     reader.push(body.clone());
     reader.finish();
     let failed = |class, message: String| Verdict::plain(status, class, Scope::Endpoint, message);
     if let Err(error) = reader.pull(&mut Vec::new()) {
-        return Some(Answer { verdict: failed(Class::Malformed, error.to_string()), reading: None });
+        return Some((failed(Class::Malformed, error.to_string()), reader));
     }
     let seen = reader.observer();
     let (origin, habits) = (&scope.key.origin, engine.habits());
@@ -41,5 +41,5 @@ pub(super) fn events(
         None if closed_well => Verdict::success(status),
         None => failed(Class::Connection, "the stream ended without saying that it was complete".to_owned()),
     };
-    Some(Answer { verdict, reading: Some(seen.reading().clone()) })
+    Some((verdict, reader))
 }

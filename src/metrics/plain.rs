@@ -92,7 +92,8 @@ mod tests {
             duration: Duration::from_millis(15),
             time_to_first_chunk: None,
             tokens: &[],
-            cost: Cost::Priced { reported: 144_000_000, estimated: 0 },
+            cost: Some(Cost { reported: 144_000_000, estimated: 0 }),
+            unpriced: false,
             usage_missing: false,
             exemplar: Some(Exemplar { trace_id, ts: 2.5 }),
         };

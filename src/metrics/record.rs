@@ -25,7 +25,10 @@ pub struct CallRecord<'a> {
     pub time_to_first_chunk: Option<Duration>,
     /// The kinds of a direction must not overlap: they are added up.
     pub tokens: &'a [TokenCount],
-    pub cost: Cost,
+    /// `None` where nothing is billed that has a price.
+    pub cost: Option<Cost>,
+    /// There is something to bill, and no price for it.
+    pub unpriced: bool,
     /// An answer came, but without its usage.
     pub usage_missing: bool,
     /// Where to look a call of this kind up.
@@ -63,14 +66,11 @@ impl Direction {
     }
 }
 
+/// Pico-dollars: what rests on stated usage, and what on an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cost {
-    /// Nothing to bill.
-    Nothing,
-    /// Something to bill, and no price for it.
-    Unpriced,
-    /// In pico-dollars: what rests on stated usage, and what on an estimate.
-    Priced { reported: u128, estimated: u128 },
+pub struct Cost {
+    pub reported: u128,
+    pub estimated: u128,
 }
 
 impl CallRecord<'_> {
@@ -90,18 +90,17 @@ impl CallRecord<'_> {
         if self.usage_missing {
             registry.count(Metric::AnswersWithoutUsage, [model], 1);
         }
-        match self.cost {
-            Cost::Nothing => {}
-            Cost::Unpriced => registry.count(Metric::CallsUnpriced, [model], 1),
-            Cost::Priced { reported, estimated } => {
-                let route = registry.intern(Label::Route, self.route);
-                registry.charge(Metric::Cost, [], reported.saturating_add(estimated));
-                for (name, part) in [("false", reported), ("true", estimated)] {
-                    // What is free is told of too.
-                    if part > 0 || (name == "false" && estimated == 0) {
-                        let estimated = registry.intern(Label::Estimated, name);
-                        registry.charge(Metric::CostByModel, [model, route, estimated], part);
-                    }
+        if self.unpriced {
+            registry.count(Metric::CallsUnpriced, [model], 1);
+        }
+        if let Some(Cost { reported, estimated }) = self.cost {
+            let route = registry.intern(Label::Route, self.route);
+            registry.charge(Metric::Cost, [], reported.saturating_add(estimated));
+            for (name, part) in [("false", reported), ("true", estimated)] {
+                // What is free is told of too.
+                if part > 0 || (name == "false" && estimated == 0) {
+                    let estimated = registry.intern(Label::Estimated, name);
+                    registry.charge(Metric::CostByModel, [model, route, estimated], part);
                 }
             }
         }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::money::Pico;
 
-/// Tokens of one answer.
+/// Tokens of one answer, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// All prompt tokens, cached ones included.

@@ -1,5 +1,6 @@
 """Bills of mixed calls beside the server's own ledger."""
 
+import asyncio
 import json
 import random
 import re
@@ -9,7 +10,7 @@ import openai
 import pytest
 
 import tidegate
-from tidegate import CallError, Client, Gate, Prices, RetryPolicy, StreamInterruptedError, Timeouts
+from tidegate import CallError, Client, Fallback, Gate, Prices, RetryPolicy, StreamInterruptedError, Timeouts
 from tidegate.testing import FaultServer
 
 CALLS = 2000
@@ -280,3 +281,118 @@ def test_what_was_refused_or_reset_costs_nothing(way, failure):
     assert info.attempts == 2
     assert (info.usage.prompt_tokens, info.usage.source) == (10, "reported")
     assert info.cost_usd == COST_OF_THE_ANSWER
+
+
+def test_a_stand_in_answers_with_what_was_used_before_it():
+    gate = quick(fallbacks={"m-1": [Fallback("m-2")]})
+    full = {"error": "context_length"}
+    with FaultServer([NO_CHOICES, full, {}], prices=PRICES, usage=OF_THE_ANSWER) as server:
+        info = ask("native", server, gate)
+        ledger = server.ledger
+    assert (info.attempts, info.usage.source) == (3, "reported")
+    assert (info.usage.prompt_tokens, info.cost_usd) == (110, COST + COST_OF_THE_ANSWER)
+    assert ledger["usage"]["prompt_tokens"] == 110
+    [row] = gate.usage(())
+    assert (row.calls, row.prompt_tokens, row.cost_usd) == (2, 110, info.cost_usd)
+
+
+def test_what_is_known_of_a_cost_is_kept_beside_what_is_not():
+    """One attempt has a stated cost, the other no price."""
+    gate = Gate(prices=Prices({}), retry=RetryPolicy(base=0.001, cap=0.002), timeouts=Timeouts(attempt=0.2))
+    stated = {**USED, "cost": 0.01}
+    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}}], "usage": stated}
+    with FaultServer([{"fault": "hang"}, {"body_json": answer}]) as server:
+        info = ask("native", server, gate)
+    assert info.cost_usd == Decimal("0.01")
+    [row] = gate.usage()
+    assert (row.cost_usd, row.estimated_usd, row.unpriced) == (Decimal("0.01"), 0, 1)
+    text = gate.metrics_text()
+    assert total(text, estimated=False) == Decimal("0.01")
+    assert re.search(r'^tidegate_calls_unpriced_total\{model="m-1"\} 1$', text, re.MULTILINE)
+
+
+def test_a_request_that_asks_no_model_has_no_bill():
+    gate = quick(timeouts=Timeouts(attempt=0.2))
+    with FaultServer([{"fault": "hang"}, {"body_json": {"id": "batch_1"}}]) as server:
+        info = tidegate.info(Client(server.url, "k", gate=gate).post("/batches", json={"input_file_id": "f"}))
+    assert (info.attempts, info.usage, info.cost_usd) == (2, None, None)
+    [row] = gate.usage()
+    assert (row.unpriced, row.cost_usd) == (0, 0)
+
+
+def events(*chunks):
+    text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return {"headers": {"content-type": "text/event-stream"}, "body_text": text}
+
+
+def piece(text):
+    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": text}}]}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        events(*[piece("word ")] * 50),
+        events(*[piece("word ")] * 50, {"error": {"message": "overloaded", "code": 529}}),
+    ],
+)
+def test_a_stream_taken_whole_that_breaks_is_billed_for_what_came(broken):
+    gate = quick()
+    with FaultServer([broken], prices=PRICES) as server:
+        client = Client(server.url, "k", gate=gate)
+        with pytest.raises(CallError) as raised:
+            client.post(PATH, json={**REQUEST, "stream": True}, max_attempts=1)
+    info = tidegate.info(raised.value)
+    assert info.usage.source == "estimated"
+    assert 40 <= info.usage.completion_tokens <= 120
+    [row] = gate.usage()
+    assert row.cost_usd == row.estimated_usd == info.cost_usd > 0
+
+
+@pytest.mark.parametrize("status", [504, 524])
+def test_behind_a_gateway_that_gave_up_the_prompt_may_be_billed(status):
+    gate = quick()
+    with FaultServer([{"status": status}], prices=PRICES, usage=OF_THE_ANSWER) as server:
+        info = ask("native", server, gate)
+    assert (info.attempts, info.usage.source) == (2, "estimated")
+    assert info.usage.prompt_tokens > 10
+    assert info.cost_usd > COST_OF_THE_ANSWER
+
+
+async def reserved(client):
+    """Return the money that a call sets aside."""
+    call = asyncio.ensure_future(client.post(PATH, json=REQUEST, headers={"x-kind": "hang"}))
+    while not (money := Decimal(client.gate.snapshot()["spend"][0]["reserved_usd"])):  # noqa: ASYNC110 the runtime changes it
+        await asyncio.sleep(0.001)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    return money
+
+
+def test_what_fails_teaches_nothing_of_how_long_answers_are():
+    """An error that states one token is no answer of one token."""
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+    text = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in (start, error))
+    overloaded = {"headers": {"content-type": "text/event-stream"}, "body_text": text}
+    long = {"usage": {"prompt_tokens": 10, "completion_tokens": 9000}}
+    hangs = {"match": {"header": {"x-kind": "hang"}}, "respond": {"fault": "hang"}}
+
+    async def fails(client):
+        async with client.stream(PATH, json=REQUEST, max_attempts=1) as stream:
+            async for _ in stream:
+                pass
+
+    async def main(server):
+        gate = quick(spend=tidegate.SpendCap("1000"))
+        async with tidegate.AsyncClient(server.url, "k", gate=gate) as client:
+            for _ in range(30):
+                await client.post(PATH, json=REQUEST, max_attempts=1)
+            before = await reserved(client)
+            for _ in range(70):
+                with pytest.raises(CallError):
+                    await fails(client)
+            assert await reserved(client) == before
+
+    with FaultServer([*[long] * 30, overloaded], repeat_last=True, rules=[hangs]) as server:
+        asyncio.run(main(server))

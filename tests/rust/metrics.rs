@@ -28,7 +28,8 @@ fn call<'a>(model: &'a str, outcome: &'a str) -> CallRecord<'a> {
         duration: Duration::from_millis(100),
         time_to_first_chunk: Some(Duration::from_millis(10)),
         tokens: TOKENS,
-        cost: Cost::Priced { reported: 4_800_000, estimated: 0 },
+        cost: Some(Cost { reported: 4_800_000, estimated: 0 }),
+        unpriced: false,
         usage_missing: false,
         exemplar: None,
     }
@@ -179,9 +180,9 @@ fn what_is_recorded_can_be_read() {
     metrics.attempt("m", "server_error");
     metrics.attempt("m", OK);
     metrics.call(&CallRecord { route: "r", ..call("m", OK) }, NOW);
-    metrics.call(&CallRecord { cost: Cost::Unpriced, usage_missing: true, ..call("n", OK) }, NOW);
+    metrics.call(&CallRecord { cost: None, unpriced: true, usage_missing: true, ..call("n", OK) }, NOW);
     metrics.call(
-        &CallRecord { cost: Cost::Priced { reported: 0, estimated: 1 }, ..call("m", "interrupted") },
+        &CallRecord { cost: Some(Cost { reported: 0, estimated: 1 }), ..call("m", "interrupted") },
         NOW,
     );
     let gauges = [
@@ -349,13 +350,16 @@ fn a_million_models_and_tags_with_every_outcome_stay_below_100_kb() {
     for number in 0..CALLS {
         let (model, route) = (format!("vendor/model-{number}"), format!("tenant-{number}"));
         let outcome = ["ok", "rate_limit", "server_error", "cancelled"][rng.random_range(0..4)];
-        let cost = if number % 2 == 0 {
-            Cost::Unpriced
-        } else {
-            Cost::Priced { reported: number.into(), estimated: (number % 3).into() }
-        };
+        let unpriced = number % 2 == 0;
+        let cost = (!unpriced).then_some(Cost { reported: number.into(), estimated: (number % 3).into() });
         metrics.call(
-            &CallRecord { route: &route, cost, usage_missing: number % 5 == 0, ..call(&model, outcome) },
+            &CallRecord {
+                route: &route,
+                cost,
+                unpriced,
+                usage_missing: number % 5 == 0,
+                ..call(&model, outcome)
+            },
             NOW,
         );
         metrics.attempt(&model, outcome);
@@ -477,11 +481,7 @@ proptest! {
                     let outcome = if ok { OK } else { "attempts" };
                     let record = CallRecord {
                         route: &route,
-                        cost: if ok {
-                            Cost::Priced { reported: pico_usd.into(), estimated: 0 }
-                        } else {
-                            Cost::Priced { reported: 0, estimated: pico_usd.into() }
-                        },
+                        cost: Some(if ok { Cost { reported: pico_usd.into(), estimated: 0 } } else { Cost { reported: 0, estimated: pico_usd.into() } }),
                         duration: Duration::from_millis(millis),
                         ..call(&model, outcome)
                     };
