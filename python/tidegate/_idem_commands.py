@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
+import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _STATES = ("claimed", "started", "in_doubt", "done")
+# More records than anybody looks through, and characters than a line has.
+_MOST = 1_000_000
+_WIDE = 10_000
 _TIMES = ("created", "updated", "started", "lease_until", "expires")
 
 
@@ -45,6 +51,9 @@ def _opened(url: str) -> Iterator[_core.Store]:
             raise click.ClickException(
                 "a memory store is in its own process: there is nothing to see from here"
             )
+        scheme, _, path = url.partition(":///")
+        if scheme == "sqlite" and path and not Path(path).exists():
+            raise click.ClickException(f"there is no file {path}: no tool has kept a record there")
         yield Gate(store=url)._store
     except (ConfigError, StoreUnavailableError) as error:
         raise click.ClickException(str(error)) from error
@@ -68,7 +77,11 @@ def show(
     with_result: bool,
     as_json: bool,
 ) -> None:
-    """Show the record of KEY; without one, those in doubt, or in the states that are named."""
+    """Show the record of KEY; without one, those to decide, or those in the states that are named.
+
+    To decide are those in doubt, and those of tools that were started and whose process is gone: they come in
+    doubt when they are asked for again.
+    """
     with _opened(url) as store:
         if key is not None:
             record = store.get(key)
@@ -76,14 +89,24 @@ def show(
                 raise click.ClickException(f"there is no record of {key}: it was never run, or has expired")
             found = [(key, record)]
         else:
-            found = store.list(prefix, list(state or ("in_doubt",)), limit)
+            found = store.list(prefix, list(state), limit) if state else _to_decide(store, prefix, limit)
     rows = [_readable(name, record, with_result=with_result) for name, record in found]
     if as_json:
         click.echo(json.dumps(rows[0] if key is not None else rows, indent=2))
     elif key is not None:
         _show_one(rows[0])
     else:
-        _show_many(rows, url)
+        _show_many(rows)
+
+
+def _to_decide(store: _core.Store, prefix: str, limit: int) -> list[tuple[str, dict[str, Any]]]:
+    records = store.list(prefix, ["in_doubt", "started"], _MOST)
+    return [(key, record) for key, record in records if _needs_a_decision(record)][:limit]
+
+
+def _needs_a_decision(record: dict[str, Any]) -> bool:
+    is_gone = record["state"] == "started" and record["lease_until"] <= time.time()
+    return bool(record["state"] == "in_doubt" or (is_gone and record["effect"] == "at_most_once"))
 
 
 def _readable(key: str, record: dict[str, Any], *, with_result: bool) -> dict[str, Any]:
@@ -104,12 +127,17 @@ def _show_one(row: dict[str, Any]) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in row.items():
         table.add_row(name, str(value))
-    Console(highlight=False).print(table)
+    _print(table)
 
 
-def _show_many(rows: list[dict[str, Any]], url: str) -> None:
+def _print(table: Table) -> None:
+    # Whoever reads a pipe looks for whole keys.
+    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE).print(table)
+
+
+def _show_many(rows: list[dict[str, Any]]) -> None:
     if not rows:
-        click.echo("There is nothing to decide." if url else "")
+        click.echo("There is nothing to decide.")
         return
     table = Table(box=None, pad_edge=False)
     for name in ("key", "tool", "state", "started", "attempts", "note"):
@@ -118,7 +146,7 @@ def _show_many(rows: list[dict[str, Any]], url: str) -> None:
         table.add_row(
             *(str(row.get(name, "")) for name in ("key", "tool", "state", "started", "attempts", "note"))
         )
-    Console(highlight=False).print(table)
+    _print(table)
 
 
 def _json_value(_: click.Context, __: click.Parameter, text: str | None) -> Any:
@@ -133,39 +161,40 @@ def _json_value(_: click.Context, __: click.Parameter, text: str | None) -> Any:
 @idem.command()
 @_store_option
 @click.argument("key")
-@click.option("--done", "verdict", flag_value="done", help="The effect happened: repetitions get --result.")
-@click.option(
-    "--not-done", "verdict", flag_value="not-done", help="It did not, and will not: it may run again."
-)
+@click.option("--done", is_flag=True, help="The effect happened: repetitions get --result.")
+@click.option("--not-done", is_flag=True, help="It did not, and will not: it may run again.")
 @click.option(
     "--result", callback=_json_value, help="What the tool would have returned, as JSON. Default null."
 )
-@click.option("--fence", type=int, help="Only if it is still this acquisition, as `show` told it.")
+@click.option(
+    "--fence", type=click.IntRange(min=1), help="Only if it is still this acquisition, as `show` told it."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def resolve(*, url: str, key: str, verdict: str | None, result: Any, fence: int | None, yes: bool) -> None:
+def resolve(
+    *, url: str, key: str, done: bool, not_done: bool, result: Any, fence: int | None, yes: bool
+) -> None:
     """Decide on KEY, whose tool was started and never heard of again. Look downstream first."""
-    if verdict is None:
-        raise click.UsageError("say --done or --not-done")
-    if verdict == "not-done" and result is not None:
+    if done == not_done:
+        raise click.UsageError("say --done or --not-done, one of the two")
+    if not_done and result is not None:
         raise click.UsageError("--result is for --done")
     with _opened(url) as store:
         record = store.get(key)
         if record is None:
             raise click.ClickException(f"there is no record of {key}: it was never run, or has expired")
         if not yes:
-            means = "was done" if verdict == "done" else "was NOT done, and may run again"
-            click.confirm(f"{record['tool']} under {key}, started {record['started']}, {means}?", abort=True)
-        if verdict == "done":
-            codec, data = _codec.encode(result)
-            operation = _core.Operation.resolve(fence or record["fence"], True, codec, data)
-        else:
-            operation = _core.Operation.resolve(fence or record["fence"], False, None, b"")
+            means = "was done" if done else "was NOT done, and may run again"
+            started = _readable(key, record, with_result=False).get("started", "never")
+            click.confirm(f"{record['tool']} under {key}, started {started}, {means}?", abort=True)
+        codec, data = _codec.encode(result) if done else (None, b"")
+        judged = record["fence"] if fence is None else fence
+        operation = _core.Operation.resolve(judged, done, codec, data)
         if store.call(key, operation, 5.0) != ("held",):
             raise click.ClickException(
                 f"nothing was changed: {key} is {record['state']} and not in doubt; either its "
                 "owner is at work, or it was decided meanwhile"
             )
-    click.echo(f"{key} is {'done' if verdict == 'done' else 'free again'}")
+    click.echo(f"{key} is {'done' if done else 'free again'}")
 
 
 @idem.command()

@@ -199,9 +199,10 @@ class RetryBudget:
 class SpendCap:
     """How much the calls of a gate, or those with one tag, may cost.
 
-    An attempt sets aside the most it can cost before it is sent and books what it did cost at its end, so
-    that the cap holds however many calls are in flight. An answer without an output limit has 4,096 tokens
-    set aside, or twice the longest answers of late where that is more.
+    An attempt sets aside the most it can cost before it is sent, so that the cap holds however many calls are
+    in flight, and books what it did cost at its end; where nobody knows, as after a timeout or a reset, all
+    that was set aside. The prompt is estimated. An answer without an output limit has 4,096 tokens set aside,
+    or twice the longest answers of late where that is more.
 
     Attributes:
         limit: US dollars; text and `decimal.Decimal` are exact. ``SpendCap("2.50")``.

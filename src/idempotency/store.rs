@@ -143,7 +143,7 @@ impl Store {
         match &**self {
             Self::Memory(memory) => Ok(memory.purge()),
             Self::Sqlite(_) => self.aside(Sqlite::purge).await,
-            Self::Redis(_) => Ok(0),
+            Self::Redis(redis) => redis.ping().await.map(|()| 0),
         }
     }
 

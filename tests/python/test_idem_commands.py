@@ -3,7 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tidegate import Gate, ToolPolicy
+from tidegate import Gate, ToolPolicy, _core
 from tidegate._commands import tidegate
 
 
@@ -113,8 +113,57 @@ def test_only_what_has_expired_is_dropped(gate, run, wait_until):
     assert gate._tools.store.get("order-7") is not None
 
 
+def test_a_tool_whose_process_is_gone_is_to_decide(gate, run, wait_until):
+    """Nobody has asked for it since: its record still says that it runs."""
+    for key, effect, lease in [
+        ("gone", "at_most_once", 0.05),
+        ("alive", "at_most_once", 60.0),
+        ("repeats", "idempotent", 0.05),
+    ]:
+        begin = _core.Operation.begin(key.encode().ljust(16), b"f" * 32, effect, "tool", lease, 900.0, True)
+        assert gate._store.call(key, begin, 5.0)[0] == "acquired"
+
+    def shown():
+        return [(row["key"], row["state"]) for row in json.loads(run("show", "--json").output)]
+
+    wait_until(lambda: len(shown()) == 2)
+    assert shown() == [("order-7", "in_doubt"), ("gone", "started")]
+    assert "gone" in run("show", "--limit", "2").output
+    assert "gone" not in run("show", "--limit", "1").output
+    assert run("resolve", "gone", "--not-done", "--yes").output == "gone is free again\n"
+    assert shown() == [("order-7", "in_doubt")]
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path):
+    path = tmp_path / "typo.db"
+    for command in (["show"], ["purge"], ["resolve", "k", "--done", "--yes"]):
+        made = CliRunner().invoke(tidegate, ["idem", *command, "--store", f"sqlite:///{path}"])
+        assert made.exit_code == 1
+        assert f"there is no file {path}" in made.output
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("gate")
+def test_a_decision_is_one_of_two(run):
+    for options in (["--done", "--not-done"], []):
+        refused = run("resolve", "order-7", *options, "--yes")
+        assert refused.exit_code == 2
+        assert "one of the two" in refused.output
+    for fence in ("0", "-1"):
+        assert run("resolve", "order-7", "--done", "--fence", fence, "--yes").exit_code == 2
+    assert json.loads(run("show", "order-7", "--json").output)["state"] == "in_doubt"
+
+
+def test_a_key_is_shown_whole_to_whoever_reads_a_pipe(gate, run):
+    key = "refund:" + "a-very-long-part:" * 12
+    with pytest.raises(ConnectionError):
+        gate.once(key, doubtful)
+    assert key in run("show").output
+
+
 @pytest.mark.parametrize("url", ["memory:", "mysql://h", "redis://user:hush@127.0.0.1:1/0"])
 def test_a_store_that_cannot_be_looked_at_is_an_error(url):
-    shown = CliRunner().invoke(tidegate, ["idem", "show", "--store", url])
-    assert shown.exit_code == 1
-    assert "hush" not in shown.output
+    for command in ("show", "purge"):
+        told = CliRunner().invoke(tidegate, ["idem", command, "--store", url])
+        assert told.exit_code == 1
+        assert "hush" not in told.output

@@ -283,7 +283,7 @@ class TestSentinel:
         assert ledger.effects == []
 
 
-@pytest.mark.parametrize("missing", ["-@scripting", "-evalsha", "-script", "-pttl", "-time", "-set"])
+@pytest.mark.parametrize("missing", ["-@scripting", "-evalsha", "-script", "-pttl", "-time", "-set", "-del"])
 def test_what_the_user_may_not_do_is_found_out_before_the_effect(tmp_path, ledger, missing):
     server = RedisServer(tmp_path)
     try:

@@ -142,6 +142,12 @@ impl Redis {
         Ok(found)
     }
 
+    /// Whether it is there.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        let ping = redis::cmd("PING");
+        self.patiently(clock::now() + PATIENCE, Question::Command(&ping)).await.map(drop)
+    }
+
     async fn run(
         &self,
         key: &str,

@@ -28,7 +28,6 @@ end
 -- '' stands for none, and for never.
 local state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, updated, started
 local expires, note, ok, codec, result
--- The second also of no record, so that a user who may not ask it is refused before there is an effect.
 local packed, left = call('GET', key), call('PTTL', key)
 if packed then
   state, owner, fence, fingerprint, effect, tool, attempts, lease_until, retention, created, updated, started,
@@ -49,6 +48,9 @@ if packed then
     call('DEL', key)
     state = nil
   end
+elseif operation == 'begin' then
+  -- For nothing, but a user who may not do it is found out before there is an effect.
+  call('DEL', key)
 end
 if not state and (operation == 'begin' or operation == 'read') then return nil end
 
