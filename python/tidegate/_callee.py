@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate import _core
 from tidegate._call import is_async
+from tidegate._errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
 class Callee:
     """A function, as far as its calls are told apart."""
 
-    __slots__ = ("_defaults", "_names", "_plain", "_required", "_signature", "first", "is_async", "name")
+    __slots__ = (
+        "_any",
+        "_defaults",
+        "_names",
+        "_plain",
+        "_required",
+        "_signature",
+        "first",
+        "is_async",
+        "name",
+    )
 
     def __init__(self, function: Callable[..., Any], signature: inspect.Signature | None) -> None:
         self.is_async = is_async(function)
@@ -31,6 +42,9 @@ class Callee:
         plain = all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in parameters.values())
         self._plain = tuple(parameters) if plain and signature is not None else None
         self._names = frozenset(parameters)
+        self._any = signature is None or any(
+            one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()
+        )
         self._required = frozenset(name for name, one in parameters.items() if one.default is empty)
         self._defaults = {name: one.default for name, one in parameters.items() if one.default is not empty}
         self.first = next(iter(parameters), None)
@@ -52,16 +66,30 @@ class Callee:
                 return {name: named[name] for name in self._plain if name in named} if keywords else named
         return _by_signature(self._signature, args, keywords)
 
+    def check(self, policy: ToolPolicy) -> None:
+        """Refuse a policy that tells calls apart by what is no argument: all would be taken for one.
+
+        Raises:
+            ConfigError: `policy.fields` names none of the function's arguments.
+        """
+        unknown = set(policy.fields or ()) - self._names
+        if unknown and not self._any:
+            names = ", ".join(sorted(self._names)) or "none"
+            rule = f"must be names of arguments of {self.name}, which are: {names}"
+            raise ConfigError("tool.fields", repr(min(unknown)), rule)
+
     def fingerprint(self, tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> bytes:
         """Return what tells two calls under one key apart.
 
         An argument that equals its default is left out, so that a new one with a default changes nothing.
 
         Raises:
+            ConfigError: See `check`.
             EncodeError: An argument has no form in JSON; names its path.
         """
         if not policy.ignore and policy.fields is None and not self._defaults:
             return _core.fingerprint(tool, policy.version, arguments)
+        self.check(policy)
         chosen = {
             name: value
             for name, value in arguments.items()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _core
+from tidegate._tool_errors import StoreUnavailableError
 
 if TYPE_CHECKING:
     from tidegate._core import Transaction
@@ -90,12 +93,18 @@ class Execution:
         """Note how far the tool has come, for whoever must decide on the record if this process dies.
 
         Args:
-            note: At most 500 characters; no secrets. Kept best-effort: a store that is away does not stop the
-                tool.
+            note: At most 500 characters; no secrets. Where no event loop runs it is kept on return; on a
+                loop, which must not wait, a little later: a process killed at once takes it along. A store
+                that is away does not stop the tool.
         """
         operation = _core.Operation.heartbeat(self._owner, self.fence, self._lease, str(note)[:_NOTE])
-        if self._store.answer(self.key, operation) is None:
+        if self._store.answer(self.key, operation) is not None:
+            return
+        if _on_a_loop():
             self._store.post(self.key, operation, _PATIENCE)
+        else:
+            with contextlib.suppress(StoreUnavailableError):
+                self._store.call(self.key, operation, _PATIENCE)
 
     def holds(self, key: str) -> bool:
         """Whether this execution, or one around it, runs under the key."""
@@ -126,3 +135,9 @@ def shown(value: Any) -> str:
     """Return a key as it may be shown in a message."""
     text = str(value)
     return text if len(text) <= 120 else f"{text[:119]}…"  # noqa: PLR2004 a line's length
+
+
+def _on_a_loop() -> bool:
+    # Whoever has not imported it runs no loop of it, and it takes long to import.
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None

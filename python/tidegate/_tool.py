@@ -131,6 +131,7 @@ class Tool:
         self.critical = settings.pop("critical", True)
         self.name = settings.pop("name", None) or function.__name__
         self.policy = ToolPolicy(**settings)
+        self._callee.check(self.policy)
         if not isinstance(self.name, str):
             raise ConfigError("tool.name", repr(self.name), "must be a string")
         if self._key is not None and not isinstance(self._key, str) and not callable(self._key):

@@ -1,6 +1,9 @@
 import asyncio
 import datetime as dt
 import decimal
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -566,6 +569,26 @@ async def test_a_function_that_returns_a_coroutine_is_refused_before_it_runs(sto
     assert ledger.effects == []
 
 
+def test_the_last_word_before_a_crash_is_kept(shared_url):
+    """Of a process that is killed right after it said how far it is."""
+    script = f"""
+import os, signal, sys
+from tidegate import Gate, current_execution
+
+def pay():
+    current_execution().progress("before the bank")
+    current_execution().progress("the bank was asked")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Gate(store={shared_url!r}).once(sys.argv[1], pay)
+"""
+    gate = Gate(store=shared_url)
+    for key in ("first", "second", "third"):
+        ended = subprocess.run([sys.executable, "-c", script, key], check=False, timeout=60)  # noqa: S603
+        assert ended.returncode == -signal.SIGKILL
+        assert gate._store.get(key)["note"] == "the bank was asked"
+
+
 def test_progress_is_kept_for_whoever_must_decide(store_url, wait_until):
     gate = Gate(store=store_url)
 
@@ -622,6 +645,27 @@ def test_keys_are_built_of_business_fields():
 def test_a_policy_that_cannot_be_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"^tool\."):
         ToolPolicy(**wrong)
+
+
+def test_fields_that_are_no_arguments_are_refused(ledger):
+    """Without the amount that was misspelt, every payment of the order would be the same."""
+    gate = Gate()
+
+    def pay(order, amount):
+        return {"order": order, **ledger.pay(amount)}
+
+    policy = ToolPolicy(fields=("order", "amuont"))
+    with pytest.raises(ConfigError, match=r"tool\.fields.*'amuont'.*amount, order"):
+        gate.once("k", pay, "o", 1, policy=policy)
+    with pytest.raises(ConfigError, match=r"tool\.fields"):
+        gate.tool(key="pay:{order}", fields=("order", "amuont"))(pay)
+    assert ledger.effects == []
+
+    def open_to_all(order, **more):
+        return {"order": order, **ledger.pay(more["amount"])}
+
+    policy = ToolPolicy(fields=("order", "amount"))
+    assert gate.once("open", open_to_all, "o", amount=1, policy=policy)
 
 
 @pytest.mark.parametrize("url", ["", "memory", "mysql://h/d", "sqlite:x", 7, None])
