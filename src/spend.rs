@@ -208,7 +208,10 @@ impl fmt::Display for Exceeded {
             " has no room: ${} is spent, ${} is reserved by calls in flight, and this call may cost ${}; ",
             self.spent, self.reserved, asked
         )?;
-        f.write_str("raise the cap, or lower the call's output limit")
+        f.write_str(match self.resets_in {
+            Some(_) => "raise the cap, lower the call's output limit, or wait for the next window",
+            None => "raise the cap, or lower the call's output limit",
+        })
     }
 }
 

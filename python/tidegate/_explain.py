@@ -50,7 +50,6 @@ _ADVICE = {
     "bad_request": "correct the request",
     "auth": "check the API key and what it may do",
     "timeout": "raise the timeout or ask for a shorter answer",
-    "spend_cap": "raise the cap, or wait for its next window",
     "connection": "check base_url, the network and the proxy",
     "redirect": "set base_url to the address that the server redirects to",
     "malformed_response": "check that base_url is an OpenAI-compatible API",

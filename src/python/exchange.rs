@@ -362,7 +362,11 @@ pub(super) fn listener<S: Sink>(sink: &S, log_level: i32) -> Option<Arc<dyn List
 /// slash: the request would go elsewhere than its maker meant, with the credential.
 pub(super) fn target(text: &str) -> Result<Url, ConfigError> {
     let rule = |rule: String| ConfigError::new("url", "***", rule);
-    let url = Url::parse(text).map_err(|error| rule(format!("must be a URL ({error})")))?;
+    let url = Url::parse(text).map_err(|error| {
+        rule(format!(
+            "must be a URL such as https://host/v1/… ({error}): look at base_url or OPENAI_BASE_URL"
+        ))
+    })?;
     let address = text.split(['?', '#']).next().unwrap_or_default();
     let path =
         address.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
