@@ -272,6 +272,16 @@ def test_an_attempt_that_was_left_at_work_is_estimated(way, fails):
     assert sum(map(float, missing)) == 0
 
 
+@pytest.mark.parametrize("way", WHOLE)
+def test_an_answer_that_was_cut_is_estimated(way):
+    gate = quick()
+    with FaultServer([{"fault": "cut"}], prices=PRICES, usage=OF_THE_ANSWER) as server:
+        info = ask(way, server, gate)
+    assert (info.attempts, info.usage.source) == (2, "estimated")
+    assert info.usage.prompt_tokens > OF_THE_ANSWER["prompt_tokens"]
+    assert info.cost_usd > COST_OF_THE_ANSWER
+
+
 @pytest.mark.parametrize("failure", [{"status": 500}, {"status": 429}, {"fault": "reset"}])
 @pytest.mark.parametrize("way", [*WHOLE, *STREAMS])
 def test_what_was_refused_or_reset_costs_nothing(way, failure):
