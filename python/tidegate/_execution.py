@@ -100,7 +100,8 @@ class Execution:
         operation = _core.Operation.heartbeat(self._owner, self.fence, self._lease, str(note)[:_NOTE])
         if self._store.answer(self.key, operation) is not None:
             return
-        if _on_a_loop():
+        # In a transaction the tool itself holds the file, and its effect stands or falls with its outcome.
+        if self._connection is not None or _on_a_loop():
             self._store.post(self.key, operation, _PATIENCE)
         else:
             with contextlib.suppress(StoreUnavailableError):

@@ -589,6 +589,19 @@ Gate(store={shared_url!r}).once(sys.argv[1], pay)
         assert gate._store.get(key)["note"] == "the bank was asked"
 
 
+def test_progress_in_a_transaction_does_not_wait_for_its_end(tmp_path):
+    gate = Gate(store=f"sqlite:///{tmp_path / 'store.db'}")
+
+    def tool():
+        started = time.monotonic()
+        current_execution().connection.execute("CREATE TABLE sales (book TEXT)")
+        current_execution().progress("made the table")
+        return time.monotonic() - started
+
+    # Whoever waits for the file waits for five seconds.
+    assert gate.once("k", tool, policy=ToolPolicy(effect="transactional")) < 2.0
+
+
 def test_progress_is_kept_for_whoever_must_decide(store_url, wait_until):
     gate = Gate(store=store_url)
 
