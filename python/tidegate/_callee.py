@@ -76,7 +76,7 @@ class Callee:
         if unknown and not self._any:
             names = ", ".join(sorted(self._names)) or "none"
             rule = f"must be names of arguments of {self.name}, which are: {names}"
-            raise ConfigError("tool.fields", repr(min(unknown)), rule)
+            raise ConfigError("tool.fields", repr(min(unknown, key=str)), rule)
 
     def fingerprint(self, tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> bytes:
         """Return what tells two calls under one key apart.

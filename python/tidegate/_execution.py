@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 from contextvars import ContextVar
@@ -35,6 +34,7 @@ class Execution:
     __slots__ = (
         "_connection",
         "_hold",
+        "_is_away",
         "_lease",
         "_outer",
         "_owner",
@@ -61,6 +61,7 @@ class Execution:
         self._lease = lease
         self._hold: _core.Hold | None = None
         self._connection: Transaction | None = None
+        self._is_away = False
         self._outer = current.get()
         self.tool = tool
         self.key = key
@@ -101,11 +102,14 @@ class Execution:
         if self._store.answer(self.key, operation) is not None:
             return
         # In a transaction the tool itself holds the file, and its effect stands or falls with its outcome.
-        if self._connection is not None or _on_a_loop():
+        if self._connection is not None or self._is_away or _on_a_loop():
             self._store.post(self.key, operation, _PATIENCE)
-        else:
-            with contextlib.suppress(StoreUnavailableError):
-                self._store.call(self.key, operation, _PATIENCE)
+            return
+        try:
+            self._store.call(self.key, operation, _PATIENCE)
+        except StoreUnavailableError:
+            # It has been waited for once.
+            self._is_away = True
 
     def holds(self, key: str) -> bool:
         """Whether this execution, or one around it, runs under the key."""

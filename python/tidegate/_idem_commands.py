@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,7 +52,7 @@ def _opened(url: str) -> Iterator[_core.Store]:
                 "a memory store is in its own process: there is nothing to see from here"
             )
         scheme, _, path = url.partition(":///")
-        if scheme == "sqlite" and path and not Path(path).exists():
+        if scheme == "sqlite" and path and not os.path.exists(path):  # noqa: PTH110 Path's raises where it cannot look
             raise click.ClickException(f"there is no file {path}: no tool has kept a record there")
         yield Gate(store=url)._store
     except (ConfigError, StoreUnavailableError) as error:
@@ -131,8 +131,9 @@ def _show_one(row: dict[str, Any]) -> None:
 
 
 def _print(table: Table) -> None:
-    # Whoever reads a pipe looks for whole keys.
-    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE).print(table)
+    # Whoever reads a pipe looks for whole keys; nobody meant what is in one as markup.
+    width = None if sys.stdout.isatty() else _WIDE
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
 def _show_many(rows: list[dict[str, Any]]) -> None:

@@ -62,7 +62,7 @@ impl Bill {
             },
             unpriced: self.unpriced || earlier.unpriced,
             estimated: self.estimated.saturating_add(earlier.estimated),
-            served: self.served,
+            served: self.served.or_else(|| earlier.served.clone()),
         }
     }
 
@@ -106,10 +106,12 @@ impl Asked {
         seen: Option<&Observer>,
     ) -> Bill {
         match (seen, reading) {
-            (Some(seen), _) if seen.has_content() || seen.reading().usage.is_some() => {
-                self.bill(engine, seen, seen.is_complete())
+            (Some(seen), Some(reading))
+                if !seen.is_complete() && (seen.has_content() || reading.usage.is_some()) =>
+            {
+                self.bill(engine, seen, false)
             }
-            (None, Some(reading)) => {
+            (_, Some(reading)) => {
                 Bill::stated(reading, reading.usage.and_then(|usage| self.cost(engine, reading, &usage)))
             }
             _ if matches!(status, 504 | 524) => self.estimate(engine),

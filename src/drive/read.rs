@@ -7,7 +7,7 @@ use http::{HeaderMap, Method};
 
 use super::attempt::Answer;
 use super::bill::Asked;
-use super::order::{Order, Reply};
+use super::order::{Order, Reply, UsageSource};
 use super::report::Told;
 use super::whole;
 use crate::admission::{Announced, Charge, Settlement};
@@ -35,7 +35,7 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
     let failed_early = stream.is_some();
     // These have no body to judge.
     let bare = matches!(order.method, Method::DELETE | Method::HEAD) && body.is_empty() && status < 300;
-    let whole = || whole::events(engine, scope, status, &headers, &body);
+    let whole = || if bare { None } else { whole::events(engine, scope, status, &headers, &body) };
     let (mut verdict, mut reading, seen) = if let Some((verdict, reader)) = stream.or_else(whole) {
         (verdict, Some(reader.observer().reading().clone()), Some(reader))
     } else if bare {
@@ -76,7 +76,9 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
         let seen = seen.as_ref().map(|reader| reader.observer());
         let bill = told.asked.failed(engine, status, reading.take().as_ref(), seen);
         let settled = if bill.usage.is_some() {
-            (bill.settlement(reserved), bill.cost)
+            // Behind a gateway that gave up, nobody knows: all that was reserved stays booked.
+            let known = seen.is_some() || bill.source == UsageSource::Reported;
+            (bill.settlement(reserved), bill.cost.filter(|_| known))
         } else {
             let charge = if status == 429 { Charge::Keep } else { Charge::Refund };
             (Settlement::Failed { charge }, Some(Pico::ZERO))

@@ -321,6 +321,24 @@ def test_what_is_known_of_a_cost_is_kept_beside_what_is_not():
     assert re.search(r'^tidegate_calls_unpriced_total\{model="m-1"\} 1$', text, re.MULTILINE)
 
 
+def test_who_failed_with_a_bill_is_told(tmp_path):
+    """The model that answered without a choice, in the line of the call that ended so."""
+    log = tmp_path / "log.jsonl"
+    answer = {**NO_CHOICES["body_json"], "model": "m-2"}
+    with FaultServer([{"body_json": answer}], repeat_last=True) as server:
+        ask("native", server, quick(log_file=log))
+    told = [json.loads(line) for line in log.read_text().splitlines()]
+    [call] = [line for line in told if line["event"] == "call"]
+    assert (call["response_model"], call["prompt_tokens"]) == ("m-2", 200)
+
+
+def test_an_empty_answer_to_a_deletion_is_no_stream():
+    bare = {"headers": {"content-type": "text/event-stream"}, "body_text": ""}
+    with FaultServer([bare], repeat_last=True) as server:
+        answer = Client(server.url, "k", gate=quick()).request("DELETE", "/files/f")
+    assert (answer.status, answer.info.attempts) == (200, 1)
+
+
 def test_a_request_that_asks_no_model_has_no_bill():
     gate = quick(timeouts=Timeouts(attempt=0.2))
     with FaultServer([{"fault": "hang"}, {"body_json": {"id": "batch_1"}}]) as server:
@@ -379,8 +397,9 @@ async def reserved(client):
     return money
 
 
-def test_what_fails_teaches_nothing_of_how_long_answers_are():
-    """An error that states one token is no answer of one token."""
+@pytest.mark.parametrize("kind", ["broken", "empty"])
+def test_what_fails_teaches_nothing_of_how_long_answers_are(kind):
+    """An error that states one token is no answer of one token, nor is a long answer without content."""
     start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
     text = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in (start, error))
@@ -404,5 +423,8 @@ def test_what_fails_teaches_nothing_of_how_long_answers_are():
                     await fails(client)
             assert await reserved(client) == before
 
-    with FaultServer([*[long] * 30, overloaded], repeat_last=True, rules=[hangs]) as server:
+    usage = {"prompt_tokens": 9, "completion_tokens": 90_000, "total_tokens": 90_009}
+    empty = {**overloaded, "body_text": f"data: {json.dumps({**CHUNK, 'usage': usage})}\n\ndata: [DONE]\n\n"}
+    fails_so = {"broken": overloaded, "empty": empty}[kind]
+    with FaultServer([*[long] * 30, fails_so], repeat_last=True, rules=[hangs]) as server:
         asyncio.run(main(server))

@@ -154,11 +154,14 @@ def test_a_decision_is_one_of_two(run):
     assert json.loads(run("show", "order-7", "--json").output)["state"] == "in_doubt"
 
 
-def test_a_key_is_shown_whole_to_whoever_reads_a_pipe(gate, run):
-    key = "refund:" + "a-very-long-part:" * 12
+@pytest.mark.parametrize(
+    "key", ["refund:" + "a-very-long-part:" * 12, "pay[eur]-7", "pay:key:1", "x[/y]", "x[/]"]
+)
+def test_a_key_is_shown_as_it_is(gate, run, key):
     with pytest.raises(ConnectionError):
         gate.once(key, doubtful)
     assert key in run("show").output
+    assert key in run("show", key).output
 
 
 @pytest.mark.parametrize("url", ["memory:", "mysql://h", "redis://user:hush@127.0.0.1:1/0"])
