@@ -48,21 +48,12 @@ impl Batcher {
 
     /// Starts `work` on the runtime, now or with what comes after it. Whether a call of `flush` has to be
     /// arranged for that: the first piece of a batch needs one.
-    pub(crate) fn start(
-        &mut self,
-        runtime: &Handle,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) -> bool {
-        if self.waiting.is_empty() && !self.inbox.is_busy() {
-            runtime.spawn(work);
-            return false;
-        }
+    pub(crate) fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) -> bool {
         self.waiting.push(Box::pin(work));
-        let is_first = self.waiting.len() == 1;
-        if self.waiting.len() == TOGETHER {
+        if !self.inbox.is_busy() || self.waiting.len() == TOGETHER {
             self.flush();
         }
-        is_first
+        self.waiting.len() == 1
     }
 
     /// Starts all that waits.

@@ -214,7 +214,7 @@ impl LoopQueue {
         let runtime = runtime::handle(py)?;
         let needs_flush = {
             let mut batcher = this.batcher.lock();
-            batcher.get_or_insert_with(|| Batcher::new(&runtime, &this.inbox)).start(&runtime, work)
+            batcher.get_or_insert_with(|| Batcher::new(&runtime, &this.inbox)).start(work)
         };
         if !needs_flush {
             return Ok(());
