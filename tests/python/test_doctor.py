@@ -13,7 +13,7 @@ from tidegate.testing import FaultServer
 PROCESSES = 8
 
 WORKER = """
-import asyncio, random, sys, time, uuid
+import asyncio, itertools, random, sys, time, uuid
 from pathlib import Path
 import tenacity
 from tidegate import AsyncClient, BreakerPolicy, CircuitOpenError, Client, Gate, NoEffectError, RetryPolicy
@@ -40,8 +40,12 @@ Path(f"{log}.done").touch()
 while len(list(Path(log).parent.glob("*.done"))) < processes:
     time.sleep(0.01)
 client = Client(url, "key", gate=gate())
-for i in range(40):
+# The doctor takes a tenth of a second for one moment: the last of them has to be without the fault.
+ends = time.monotonic() + 0.5
+for i in itertools.count():
     client.post("/chat/completions", json=body(i, "steady"))
+    if i >= 40 and time.monotonic() > ends:
+        break
 """
 
 HEALTHY = """
@@ -211,8 +215,7 @@ def test_fixed_sleeps_around_single_attempts_are_found(site):
     single = TENACITY.replace("gate=gate()", "gate=gate(retry=None)")
     site.run(single + STEADY, WAIT=FIXED_WAIT, RUN=TOGETHER)
     findings = site.diagnose()
-    # That the upstream failed is told too while its last failures are recent, as on a busy machine.
-    assert problems(findings) - {"upstream_errors"} == {"jitter"}, json.dumps(findings, indent=1)
+    assert problems(findings) == {"jitter"}, json.dumps(findings, indent=1)
     assert findings["jitter"]["evidence"]["outer_loop_retry_1_fixed_at_s"] == pytest.approx(2, abs=0.5)
 
 
@@ -228,9 +231,7 @@ def test_random_sleeps_around_single_attempts_are_left_alone(site):
 def test_both_layers_and_fixed_sleeps_are_two_findings(site):
     site.run(TENACITY + STEADY, WAIT=FIXED_WAIT, RUN=TOGETHER)
     findings = site.diagnose()
-    assert problems(findings) - {"upstream_errors"} == {"double_retries", "jitter"}, json.dumps(
-        findings, indent=1
-    )
+    assert problems(findings) == {"double_retries", "jitter"}, json.dumps(findings, indent=1)
 
 
 FIXED = """
@@ -322,7 +323,7 @@ def test_keys_of_tools_that_stay_the_same_are_left_alone(site):
 
 
 def test_an_upstream_that_fails_now_is_found(site):
-    site.run(STEADY + PLAIN + FAILING)
+    site.run(STEADY.replace("+ 0.5", "") + PLAIN + FAILING)
     findings = site.diagnose()
     assert problems(findings) == {"upstream_errors"}, json.dumps(findings, indent=1)
     assert findings["upstream_errors"]["evidence"]["server_errors"] == PROCESSES * 5 * 4
