@@ -27,14 +27,6 @@ pub(super) struct Bill {
 }
 
 impl Bill {
-    pub(super) fn stated(reading: &Reading, cost: Option<Pico>) -> Self {
-        let usage = reading.usage;
-        let source = if usage.is_some() { UsageSource::Reported } else { UsageSource::Unknown };
-        let unpriced = usage.is_some() && cost.is_none();
-        let served = reading.model.as_deref().map(Into::into);
-        Self { usage, source, cost, unpriced, served, ..Self::default() }
-    }
-
     fn of_estimate(usage: Usage, cost: Option<Pico>, served: Option<Arc<str>>) -> Self {
         let (unpriced, estimated) = (cost.is_none(), cost.unwrap_or_default());
         Self { usage: Some(usage), source: UsageSource::Estimated, cost, unpriced, estimated, served }
@@ -96,6 +88,20 @@ impl Asked {
         Bill::of_estimate(usage, cost, None)
     }
 
+    /// Of what an answer states.
+    pub(super) fn stated(&self, engine: &Engine, reading: &Reading) -> Bill {
+        let usage = reading.usage;
+        let cost = usage.and_then(|usage| self.cost(engine, reading, &usage));
+        Bill {
+            usage,
+            source: if usage.is_some() { UsageSource::Reported } else { UsageSource::Unknown },
+            cost,
+            unpriced: usage.is_some() && cost.is_none(),
+            estimated: Pico::ZERO,
+            served: reading.model.as_deref().map(Into::into),
+        }
+    }
+
     /// Of an answer that is a failure. Billed is what it states, what came of a stream, and the prompt behind a gateway
     /// that gave up waiting; an error is not.
     pub(super) fn failed(
@@ -111,9 +117,7 @@ impl Asked {
             {
                 self.bill(engine, seen, false)
             }
-            (_, Some(reading)) => {
-                Bill::stated(reading, reading.usage.and_then(|usage| self.cost(engine, reading, &usage)))
-            }
+            (_, Some(reading)) => self.stated(engine, reading),
             _ if matches!(status, 504 | 524) => self.estimate(engine),
             _ => Bill::default(),
         }
@@ -130,7 +134,7 @@ impl Asked {
                 sizes.record(facts, usage);
                 sizes.record_text(seen.tokens(), usage);
             }
-            return Bill::stated(reading, self.cost(engine, reading, usage));
+            return self.stated(engine, reading);
         }
         let Some(facts) = self.facts.as_ref().filter(|_| seen.tells_its_end()) else {
             return Bill::default();

@@ -6,13 +6,13 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
 
 use super::attempt::Answer;
-use super::bill::Asked;
+use super::bill::{Asked, Bill};
 use super::order::{Order, Reply, UsageSource};
 use super::report::Told;
 use super::whole;
 use crate::admission::{Announced, Charge, Settlement};
 use crate::call::Answered;
-use crate::classify::{self, Class, Period, Quota, QuotaFacts, Reading, Verdict};
+use crate::classify::{self, Class, Period, Quota, QuotaFacts, Verdict};
 use crate::clock;
 use crate::error::Cause;
 use crate::money::Pico;
@@ -21,9 +21,7 @@ use crate::money::Pico;
 pub(super) struct Read {
     pub(super) reply: Reply,
     /// Of a success; what the others used is with the call.
-    pub(super) reading: Option<Reading>,
-    /// What it is billed; `None` where the price is not known.
-    pub(super) cost: Option<Pico>,
+    pub(super) bill: Option<Bill>,
     pub(super) first_byte: Duration,
 }
 
@@ -54,28 +52,18 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
             verdict = Verdict::success(status);
         }
     }
-    // A server that does not say which tier served has served the one that was asked for.
-    if let Some(reading) = &mut reading
-        && reading.service_tier.is_none()
-    {
-        reading.service_tier = facts.and_then(|facts| facts.service_tier.clone());
-    }
-    let usage = reading.as_ref().and_then(|reading| reading.usage.as_ref());
-    let cost = usage.and_then(|usage| {
-        let served = reading.as_ref().and_then(|reading| reading.model.as_deref());
-        let tier = reading.as_ref().and_then(|reading| reading.service_tier.as_deref());
-        engine.cost(&scope.key.model, served, tier, usage)
-    });
-    let (settlement, billed) = if verdict.class == Class::Success {
-        if let (Some(usage), Some(facts)) = (usage, facts) {
+    let asked = &told.asked;
+    let (bill, settlement, billed) = if verdict.class == Class::Success {
+        let bill = reading.map(|reading| asked.stated(engine, &reading)).unwrap_or_default();
+        if let (Some(usage), Some(facts)) = (&bill.usage, facts) {
             scope.sizes.lock().record(facts, usage);
         }
-        let stated = usage.map(|usage| Settlement::Used { tokens: usage.total() });
-        (stated.unwrap_or(Settlement::Estimated { tokens: reserved }), cost)
+        let (settlement, cost) = (bill.settlement(reserved), bill.cost);
+        (Some(bill), settlement, cost)
     } else {
         let seen = seen.as_ref().map(|reader| reader.observer());
-        let bill = told.asked.failed(engine, status, reading.take().as_ref(), seen);
-        let settled = if bill.usage.is_some() {
+        let bill = asked.failed(engine, status, reading.as_ref(), seen);
+        let (settlement, cost) = if bill.usage.is_some() {
             // Behind a gateway that gave up, nobody knows: all that was reserved stays booked.
             let known = seen.is_some() || bill.source == UsageSource::Reported;
             (bill.settlement(reserved), bill.cost.filter(|_| known))
@@ -84,7 +72,7 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
             (Settlement::Failed { charge }, Some(Pico::ZERO))
         };
         told.failed_with(bill);
-        settled
+        (None, settlement, cost)
     };
     let cause = if verdict.class == Class::Success {
         Cause::Local { message: String::new() }
@@ -110,7 +98,7 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
         request_id,
         first_byte: Some(first_byte),
     };
-    (answered, Read { reply: Reply { status, headers, body }, reading, cost, first_byte })
+    (answered, Read { reply: Reply { status, headers, body }, bill, first_byte })
 }
 
 /// What the admission controller can use of what an answer announces: quotas per minute.

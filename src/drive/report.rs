@@ -171,12 +171,12 @@ impl Drop for Told {
 
 /// The end of a call whose answer, if any, came in one piece.
 pub(super) fn conclude(told: &mut Told, result: Result<(), Box<CallError>>, got: Option<Read>) -> Outcome {
-    let (reading, cost, first_byte, reply) = match got {
-        Some(read) => (read.reading, read.cost, Some(read.first_byte), Some(read.reply)),
-        None => (None, None, None, None),
+    let (bill, first_byte, reply) = match got {
+        Some(read) => (read.bill, Some(read.first_byte), Some(read.reply)),
+        None => (None, None, None),
     };
-    let bill = match reading {
-        Some(reading) => Bill::stated(&reading, cost),
+    let bill = match bill {
+        Some(bill) => bill,
         None if told.call.left_in_flight() => told.asked.estimate(&told.teller.engine),
         None => Bill::default(),
     };
