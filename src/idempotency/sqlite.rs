@@ -115,25 +115,19 @@ impl Sqlite {
         limit: usize,
     ) -> Result<Vec<(String, Record)>, StoreError> {
         let now = self.time.now();
+        let states: Vec<_> = states.iter().map(|state| format!("'{}'", state.as_str())).collect();
         self.with(|connection| {
-            let mut statement = connection.prepare(
+            let mut statement = connection.prepare(&format!(
                 "SELECT * FROM tidegate_idempotency
                  WHERE substr(key, 1, length(?1)) = ?1 AND (expires IS NULL OR expires > ?2)
-                 ORDER BY created, key",
-            )?;
+                 AND state IN ({})
+                 ORDER BY created, key LIMIT ?3",
+                states.join(", ")
+            ))?;
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let rows = statement
-                .query_map(params![prefix, signed(now)], |row| Ok((row.get("key")?, record(row)?)))?;
-            let mut found = Vec::new();
-            for row in rows {
-                let (key, record) = row?;
-                if states.contains(&record.state) {
-                    found.push((key, record));
-                }
-                if found.len() >= limit {
-                    break;
-                }
-            }
-            Ok(found)
+                .query_map(params![prefix, signed(now), limit], |row| Ok((row.get("key")?, record(row)?)))?;
+            rows.collect()
         })
     }
 
