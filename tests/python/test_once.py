@@ -1,18 +1,13 @@
 import asyncio
 import datetime as dt
 import decimal
-import signal
-import subprocess
-import sys
 import threading
 import time
 import uuid
 
 import pytest
 
-import tidegate
 from tidegate import (
-    ConfigError,
     Done,
     EncodeError,
     Gate,
@@ -27,7 +22,6 @@ from tidegate import (
     ToolPolicy,
     Unknown,
     current_execution,
-    idem_key,
 )
 
 IDEMPOTENT = ToolPolicy(effect="idempotent")
@@ -485,209 +479,11 @@ async def test_a_store_that_is_away_refuses_async_side_effects(ledger):
     assert ledger.effects == []
 
 
-@pytest.fixture
-def shop(tmp_path):
-    """A gate whose store is the file that its tools write to."""
-    gate = Gate(store=f"sqlite:///{tmp_path / 'shop.db'}")
-
-    def tables():
-        current_execution().connection.execute("CREATE TABLE charges (amount INTEGER)")
-
-    gate.once("tables", tables, policy=TRANSACTIONAL)
-    return gate
-
-
-TRANSACTIONAL = ToolPolicy(effect="transactional", lease=0.2)
-
-
-def charges(gate):
-    def read():
-        return current_execution().connection.execute("SELECT amount FROM charges")
-
-    return gate.once(f"read {time.monotonic_ns()}", read, policy=TRANSACTIONAL)
-
-
-def test_effect_and_result_are_committed_together(shop):
-    def charge(amount):
-        connection = current_execution().connection
-        connection.execute("INSERT INTO charges VALUES (?)", (amount,))
-        assert connection.changes == 1
-        if amount < 0:
-            raise ValueError("negative")
-        return amount
-
-    assert [shop.once("k", charge, 5, policy=TRANSACTIONAL) for _ in range(2)] == [5, 5]
-    for _ in range(2):
-        with pytest.raises(ValueError, match="negative"):
-            shop.once("bad", charge, -1, policy=TRANSACTIONAL)
-    assert charges(shop) == [(5,)]
-
-
-def test_a_transaction_that_was_taken_over_is_rolled_back(shop):
-    runs = []
-
-    def charge():
-        connection = current_execution().connection
-        connection.execute("INSERT INTO charges VALUES (1)")
-        if not runs:
-            # The record is another's, as if this process had been paused before it began its transaction.
-            connection.execute("UPDATE tidegate_idempotency SET fence = fence + 1 WHERE key = ?", ("k",))
-        runs.append(1)
-        return "done"
-
-    assert shop.once("k", charge, policy=TRANSACTIONAL) == "done"
-    assert len(runs) == 2
-    assert charges(shop) == [(1,)]
-
-
-def test_a_transaction_ends_with_its_tool(shop):
-    kept = []
-
-    def keep():
-        kept.append(current_execution().connection)
-        for wrong in ("SELEC", "SELECT * FROM nowhere"):
-            with pytest.raises(ValueError, match="SQLite refused"):
-                kept[0].execute(wrong)
-        with pytest.raises(TypeError, match="no value of SQLite"):
-            kept[0].execute("SELECT ?", ([],))
-        return kept[0].execute("SELECT ?, ?, ?, ?, ?", (None, True, 1.5, "é", b"\x00"))
-
-    assert shop.once("k", keep, policy=TRANSACTIONAL) == [(None, 1, 1.5, "é", b"\x00")]
-    with pytest.raises(RuntimeError, match="over"):
-        kept[0].execute("SELECT 1")
-
-
-def test_transactional_needs_a_store_that_can():
-    with pytest.raises(ConfigError, match="sqlite"):
-        Gate().once("k", print, policy=ToolPolicy(effect="transactional"))
-
-
 async def test_a_function_that_returns_a_coroutine_is_refused_before_it_runs(store_url, ledger):
     gate = Gate(store=store_url)
     with pytest.raises(NoEffectError, match="async def"):
         gate.once("k", lambda: ledger.pay_async(1))
     assert ledger.effects == []
-
-
-def test_the_last_word_before_a_crash_is_kept(shared_url):
-    """Of a process that is killed right after it said how far it is."""
-    script = f"""
-import os, signal, sys
-from tidegate import Gate, current_execution
-
-def pay():
-    current_execution().progress("before the bank")
-    current_execution().progress("the bank was asked")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-Gate(store={shared_url!r}).once(sys.argv[1], pay)
-"""
-    gate = Gate(store=shared_url)
-    for key in ("first", "second", "third"):
-        ended = subprocess.run([sys.executable, "-c", script, key], check=False, timeout=60)  # noqa: S603
-        assert ended.returncode == -signal.SIGKILL
-        assert gate._store.get(key)["note"] == "the bank was asked"
-
-
-def test_progress_in_a_transaction_does_not_wait_for_its_end(tmp_path):
-    gate = Gate(store=f"sqlite:///{tmp_path / 'store.db'}")
-
-    def tool():
-        started = time.monotonic()
-        current_execution().connection.execute("CREATE TABLE sales (book TEXT)")
-        current_execution().progress("made the table")
-        return time.monotonic() - started
-
-    # Whoever waits for the file waits for five seconds.
-    assert gate.once("k", tool, policy=ToolPolicy(effect="transactional")) < 2.0
-
-
-def test_progress_is_kept_for_whoever_must_decide(store_url, wait_until):
-    gate = Gate(store=store_url)
-
-    def tool():
-        current_execution().progress("order 7 sent")
-        wait_until(lambda: gate._tools.store.get("k")["note"] == "order 7 sent")
-        raise ConnectionError
-
-    with pytest.raises(ConnectionError):
-        gate.once("k", tool)
-    record = gate._tools.store.get("k")
-    assert (record["state"], record["note"], record["tool"]) == (
-        "in_doubt",
-        "order 7 sent",
-        tool.__qualname__,
-    )
-
-
-def test_there_is_no_execution_outside_a_tool():
-    with pytest.raises(RuntimeError, match="no tool is running"):
-        current_execution()
-
-
-@pytest.mark.parametrize("key", ["", "a\nb", "x" * 600, 7, None])
-def test_a_key_that_cannot_be_is_refused(ledger, key):
-    with pytest.raises(ConfigError):
-        Gate().once(key, ledger.pay, 1)
-    assert ledger.effects == []
-
-
-def test_keys_are_built_of_business_fields():
-    assert idem_key(tenant="acme", workflow="refund", biz_id=7, step="pay") == "idem:acme:refund:7:pay"
-    assert idem_key(tenant="a:b", workflow="c", biz_id="d", step="e") != idem_key(
-        tenant="a", workflow="b:c", biz_id="d", step="e"
-    )
-    with pytest.raises(ConfigError, match=r"idem_key\.step"):
-        idem_key(tenant="a", workflow="b", biz_id="c", step="")
-    with pytest.raises(ConfigError, match=r"idem_key\.biz_id"):
-        idem_key(tenant="a", workflow="b", biz_id=None, step="d")
-    for random in (str(uuid.uuid4()), time.time_ns()):
-        with pytest.warns(tidegate.IdempotencyKeyWarning, match="biz_id"):
-            idem_key(tenant="a", workflow="b", biz_id=random, step="d")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"effect": "once"}, {"lease": 0}, {"lease": 1e9}, {"retention": -1}, {"retention": 1e14},
-        {"timeout": 0}, {"wait": True},
-        {"on_conflict": "x"},
-        {"permanent": (1,)}, {"fields": "amount"}, {"reconcile": 1}, {"version": 1}, {"leese": 3},
-    ],
-)  # fmt: skip
-def test_a_policy_that_cannot_be_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"^tool\."):
-        ToolPolicy(**wrong)
-
-
-def test_fields_that_are_no_arguments_are_refused(ledger):
-    """Without the amount that was misspelt, every payment of the order would be the same."""
-    gate = Gate()
-
-    def pay(order, amount):
-        return {"order": order, **ledger.pay(amount)}
-
-    policy = ToolPolicy(fields=("order", "amuont"))
-    with pytest.raises(ConfigError, match=r"tool\.fields.*'amuont'.*amount, order"):
-        gate.once("k", pay, "o", 1, policy=policy)
-    with pytest.raises(ConfigError, match=r"tool\.fields"):
-        gate.tool(key="pay:{order}", fields=("order", "amuont"))(pay)
-    assert ledger.effects == []
-
-    def open_to_all(order, **more):
-        return {"order": order, **ledger.pay(more["amount"])}
-
-    policy = ToolPolicy(fields=("order", "amount"))
-    assert gate.once("open", open_to_all, "o", amount=1, policy=policy)
-
-
-@pytest.mark.parametrize("url", ["", "memory", "mysql://h/d", "sqlite:x", 7, None])
-def test_a_store_that_cannot_be_is_refused(url):
-    if url == "memory":
-        assert Gate(store=url)
-        return
-    with pytest.raises(ConfigError, match="store"):
-        Gate(store=url)
 
 
 def test_the_log_holds_decisions_without_keys_or_arguments(tmp_path, ledger):

@@ -1,0 +1,76 @@
+"""What may be declared of a tool, and what is refused before anything runs."""
+
+import time
+import uuid
+
+import pytest
+
+import tidegate
+from tidegate import ConfigError, Gate, ToolPolicy, idem_key
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "x" * 600, 7, None])
+def test_a_key_that_cannot_be_is_refused(key):
+    paid = []
+    with pytest.raises(ConfigError):
+        Gate().once(key, paid.append, 1)
+    assert paid == []
+
+
+def test_keys_are_built_of_business_fields():
+    assert idem_key(tenant="acme", workflow="refund", biz_id=7, step="pay") == "idem:acme:refund:7:pay"
+    assert idem_key(tenant="a:b", workflow="c", biz_id="d", step="e") != idem_key(
+        tenant="a", workflow="b:c", biz_id="d", step="e"
+    )
+    with pytest.raises(ConfigError, match=r"idem_key\.step"):
+        idem_key(tenant="a", workflow="b", biz_id="c", step="")
+    with pytest.raises(ConfigError, match=r"idem_key\.biz_id"):
+        idem_key(tenant="a", workflow="b", biz_id=None, step="d")
+    for random in (str(uuid.uuid4()), time.time_ns()):
+        with pytest.warns(tidegate.IdempotencyKeyWarning, match="biz_id"):
+            idem_key(tenant="a", workflow="b", biz_id=random, step="d")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"effect": "once"}, {"lease": 0}, {"lease": 1e9}, {"retention": -1}, {"retention": 1e14},
+        {"timeout": 0}, {"wait": True},
+        {"on_conflict": "x"},
+        {"permanent": (1,)}, {"fields": "amount"}, {"reconcile": 1}, {"version": 1}, {"leese": 3},
+    ],
+)  # fmt: skip
+def test_a_policy_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"^tool\."):
+        ToolPolicy(**wrong)
+
+
+def test_fields_that_are_no_arguments_are_refused():
+    """Without the amount that was misspelt, every payment of the order would be the same."""
+    gate, paid = Gate(), []
+
+    def pay(order, amount):
+        paid.append((order, amount))
+
+    policy = ToolPolicy(fields=("order", "amuont"))
+    with pytest.raises(ConfigError, match=r"tool\.fields.*'amuont'.*amount, order"):
+        gate.once("k", pay, "o", 1, policy=policy)
+    with pytest.raises(ConfigError, match=r"tool\.fields"):
+        gate.tool(key="pay:{order}", fields=("order", "amuont"))(pay)
+    assert paid == []
+
+    def open_to_all(order, **more):
+        paid.append((order, more["amount"]))
+
+    policy = ToolPolicy(fields=("order", "amount"))
+    gate.once("open", open_to_all, "o", amount=1, policy=policy)
+    assert paid == [("o", 1)]
+
+
+@pytest.mark.parametrize("url", ["", "memory", "mysql://h/d", "sqlite:x", 7, None])
+def test_a_store_that_cannot_be_is_refused(url):
+    if url == "memory":
+        assert Gate(store=url)
+        return
+    with pytest.raises(ConfigError, match="store"):
+        Gate(store=url)
