@@ -83,7 +83,7 @@ class Ticker:
 
 @pytest.mark.parametrize("threads", [0, 10])
 async def test_the_loop_goes_on_while_calls_queue(threads):
-    with FaultServer(latency_ms=100) as server:
+    with FaultServer(latency_ms=300) as server:
         gate = Gate(limits=Limits(concurrency=2))
         client, blocking = AsyncClient(server.url, "key", gate=gate), Client(server.url, "key", gate=gate)
         # Pools and threads are made on first use: that is not what is measured.
@@ -102,6 +102,6 @@ async def test_the_loop_goes_on_while_calls_queue(threads):
         await asyncio.to_thread(lambda: [thread.join() for thread in others])
         assert [answer.status for answer in answers] == [200] * 10
         assert server.ledger["requests"]["max_in_flight"] == 2
-    # 5 batches of 100 ms at least: it has seen enough.
+    # 5 batches at least: it has seen enough. A loop that waits for one of them stands still for longer.
     assert ticker.ticks >= 20
-    assert ticker.longest < 0.1
+    assert ticker.longest < 0.29

@@ -60,7 +60,7 @@ async def test_an_exhausted_budget():
         told = await refused(InternalServerError, server, gate)
     assert "gave up after 2 attempts" in told
     assert "the retry budget is empty" in told
-    assert "wait 2 s before trying again" in told or "wait 1.9" in told
+    assert re.search(r"wait (?:2|1\.\d+|0\.\d+) s before trying again", told), told
 
 
 async def test_a_spent_cap(server):
@@ -88,7 +88,7 @@ async def test_a_pause_that_the_server_asked_for():
         with pytest.raises(Exception, match="429"):
             await ask(server, gate)
         told = await refused(AdmissionError, server, gate, total_timeout=0.2)
-    assert "none sent for 29." in told
+    assert re.search(r"none sent for (?:30|2\d)\.", told), told
     assert "because the server asked for that" in told
 
 
