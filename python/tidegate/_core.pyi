@@ -278,7 +278,7 @@ class Stream:
         """Whether nothing is left to be read."""
 
     def read(self) -> Ticket[list[Any]]:
-        """Read, on the running loop, all that has come, and wait if nothing has.
+        """Read, on the running loop, all that has come, and wait if nothing has; others of the loop go first.
 
         The future's list holds pairs of an event's name or `None` and its data (bytes), or bytes; it is empty
         at the end. After the last of a stream that broke off it raises `StreamInterruptedError`.

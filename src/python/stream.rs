@@ -166,17 +166,12 @@ impl PyStream {
         self.collect(py)
     }
 
-    /// On the running loop: the next pieces.
+    /// On the running loop: the next pieces, in line with everybody whom the loop is to wake, also where they are
+    /// there already: a reader that never waited would keep the loop to itself.
     fn read(slf: &Bound<'_, Self>) -> PyResult<Ticket> {
         let py = slf.py();
         let _inside = runtime::enter(py);
-        let this = slf.get();
-        match this.collect(py) {
-            Ok(None) => {}
-            Ok(Some(list)) => return bridge::resolved(py, Ok(list)),
-            Err(error) => return bridge::resolved(py, Err(error)),
-        }
-        let tap = this.tap()?;
+        let tap = slf.get().tap()?;
         let wait = |courier: Courier| tap.when_ready(move || courier.ready());
         Ok(bridge::wait_for(py, Some(slf.clone().unbind()), wait)?.0)
     }

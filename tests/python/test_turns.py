@@ -63,6 +63,22 @@ async def test_streams_that_have_all_ready_leave_the_loop_to_others(make, read):
     assert 0 < most <= CHUNKS
 
 
+async def test_who_reads_what_is_there_already_lets_others_go_first():
+    """A piece that came since the reader found nothing would be handed on out of turn, and more after it."""
+    passed = []
+    with FaultServer(usage={"completion_tokens": 20}) as server:
+        client = AsyncClient(server.url, "k", gate=gate())
+        async with client.stream(PATH, json=ASK) as events:
+            core = events._answer
+            while not core.ended:
+                asyncio.get_running_loop().call_soon(passed.append, None)
+                ticket = core.read()
+                assert not ticket.future.done()
+                await ticket.future
+                assert passed
+                passed.clear()
+
+
 async def test_calls_that_come_back_together_are_handed_over_in_turns():
     with FaultServer(latency_ms=300) as server:
         client = AsyncClient(server.url, "k", gate=gate())
