@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate import _core, _drive_once
 from tidegate._errors import ConfigError
-from tidegate._keys import idem_key, warn_of_randomness
+from tidegate._keys import idem_key, key_part, warn_of_randomness
 from tidegate._skipped import reset_deadline, set_deadline
-from tidegate._tool_policy import ToolPolicy
+from tidegate._tool_policy import ToolPolicy, check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,12 +60,14 @@ class Journal:
         deadline: float | None,
         retention: float,
     ) -> None:
-        warn_of_randomness("run_id", run_id)
-        self.run_id = run_id
+        self.run_id = key_part("journal.run_id", run_id)
+        warn_of_randomness("run_id", self.run_id)
         self.turn = 0
         self._tools = tools
-        self._tenant = tenant
-        self._workflow = workflow
+        self._tenant = key_part("journal.tenant", tenant)
+        self._workflow = key_part("journal.workflow", workflow)
+        if deadline is not None:
+            check_seconds("journal.deadline", deadline, least=0.0)
         self._deadline = deadline
         self._policy = ToolPolicy(effect="read", retention=retention, on_store_error="refuse")
         self._lock = threading.Lock()

@@ -40,7 +40,7 @@ def idem_key(*, tenant: str, workflow: str, biz_id: str | int, step: str) -> str
         IdempotencyKeyWarning: A part looks like a random UUID or a time.
     """
     parts = {"tenant": tenant, "workflow": workflow, "biz_id": biz_id, "step": step}
-    texts = [_text(f"idem_key.{name}", part) for name, part in parts.items()]
+    texts = [key_part(f"idem_key.{name}", part) for name, part in parts.items()]
     for name, text in zip(parts, texts, strict=True):
         warn_of_randomness(name, text)
     return _core.idem_key(*texts)
@@ -66,7 +66,8 @@ def warn_of_randomness(name: str, text: str) -> None:
         )
 
 
-def _text(name: str, part: object) -> str:
+def key_part(name: str, part: object) -> str:
+    """Return a part of a key as text, if it is one; `name` is how the caller knows it."""
     if isinstance(part, str) and part:
         return part
     if isinstance(part, int) and not isinstance(part, bool):
@@ -82,7 +83,7 @@ class _Escaping(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec:
             raise ConfigError("tool.key", format_spec, "must hold plain fields, without a format")
-        return _core.escape_key(_text("tool.key", value))
+        return _core.escape_key(key_part("tool.key", value))
 
 
 def key_from(template: str | Callable[..., str], tool: str, arguments: Mapping[str, Any]) -> str:

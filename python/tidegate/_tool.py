@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate import _core, _drive_once, _journal
 from tidegate._call import GuardedCall
-from tidegate._callee import Callee, callee_of
+from tidegate._callee import callee_of
 from tidegate._errors import ConfigError
 from tidegate._fields import unknown_field
 from tidegate._flights import Flights
@@ -96,6 +96,8 @@ def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, An
     """Return the function as a tool; see `Gate.tool`."""
     for unknown in settings.keys() - _POLICY_FIELDS - set(_OWN_SETTINGS):
         raise unknown_field("tool", unknown, settings[unknown], _POLICY_FIELDS | set(_OWN_SETTINGS))
+    if not callable(function):
+        raise ConfigError("tool", repr(function), "must be a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError("tool", getattr(function, "__qualname__", function), "cannot be a generator")
     tool = Tool(tools, function, settings)
@@ -117,6 +119,13 @@ def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, An
     return made
 
 
+def _name(function: Callable[..., Any], given: Any) -> str:
+    name = getattr(function, "__name__", None) if given is None else given
+    if not isinstance(name, str) or not name:
+        raise ConfigError("tool.name", repr(name), "must be text that is not empty")
+    return name
+
+
 class Tool:
     """A function with its declarations."""
 
@@ -125,16 +134,17 @@ class Tool:
     def __init__(self, tools: Tools, function: Callable[..., Any], settings: dict[str, Any]) -> None:
         self._tools = tools
         self._function = function
-        self._callee = Callee(function, inspect.signature(function))
+        self._callee = callee_of(function)
         self._key = settings.pop("key", None)
         self._fallback = settings.pop("fallback", _NOTHING)
         self.critical = settings.pop("critical", True)
-        self.name = settings.pop("name", None) or function.__name__
+        self.name = _name(function, settings.pop("name", None))
         self.policy = ToolPolicy(**settings)
         self._callee.check(self.policy)
-        if not isinstance(self.name, str):
-            raise ConfigError("tool.name", repr(self.name), "must be a string")
-        if self._key is not None and not isinstance(self._key, str) and not callable(self._key):
+        if not isinstance(self.critical, bool):
+            raise ConfigError("tool.critical", repr(self.critical), "must be True or False")
+        has_template = isinstance(self._key, str) and self._key
+        if self._key is not None and not has_template and not callable(self._key):
             rule = "must be a template such as 'refund:{order_id}', or a function of the arguments"
             raise ConfigError("tool.key", repr(self._key), rule)
         tools.check(self.policy, is_async=self.is_async)

@@ -1,5 +1,6 @@
 """What may be declared of a tool, and what is refused before anything runs."""
 
+import functools
 import time
 import uuid
 
@@ -65,6 +66,47 @@ def test_fields_that_are_no_arguments_are_refused():
     policy = ToolPolicy(fields=("order", "amount"))
     gate.once("open", open_to_all, "o", amount=1, policy=policy)
     assert paid == [("o", 1)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"critical": "no"}, {"critical": 0}, {"name": ""}, {"name": 7}, {"key": ""}, {"key": 7}]
+)
+def test_a_tool_that_cannot_be_is_refused(wrong):
+    ((field, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=rf"^tool\.{field} = {value!r}"):
+        Gate().tool(**wrong)(len)
+
+
+def test_a_function_without_a_name_needs_one_to_be_a_tool():
+    double = functools.partial(max, 2)
+    with pytest.raises(ConfigError, match=r"^tool\.name = None"):
+        Gate().tool(key="double")(double)
+    # Nor are the arguments of `max` known by name.
+    assert Gate().tool(key="double", name="double")(double)(1) == 2
+    with pytest.raises(ConfigError, match=r"^tool = 7: must be a function"):
+        Gate().tool(7)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"run_id": ""},
+        {"run_id": None},
+        {"tenant": ""},
+        {"workflow": None},
+        {"deadline": "1"},
+        {"deadline": -1},
+    ],
+)
+def test_a_journal_that_cannot_be_is_refused(wrong):
+    (field,) = wrong
+    with pytest.raises(ConfigError, match=rf"^journal\.{field}"):
+        Gate().journal(**{"run_id": "run-7", **wrong})
+
+
+def test_a_run_may_be_named_by_a_number():
+    with Gate().journal(7) as journal:
+        assert journal.run_id == "7"
 
 
 @pytest.mark.parametrize("url", ["", "memory", "mysql://h/d", "sqlite:x", 7, None])
