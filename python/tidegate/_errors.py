@@ -283,6 +283,7 @@ _BY_ANSWER: dict[str, tuple[type[CallError], str]] = {
     "overloaded": (OverloadedError, "overloaded"),
     "server_error": (InternalServerError, "server"),
     "timeout": (APIStatusError, "timeout"),
+    "connection": (APIConnectionError, "connection"),
     "conflict": (ConflictError, "conflict"),
     "auth": (AuthenticationError, "auth"),
     "permission": (PermissionDeniedError, "auth"),

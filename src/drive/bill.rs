@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::money::Pico;
 use crate::request::RequestFacts;
 use crate::scope::Scope;
-use crate::stream::Observer;
+use crate::stream::{self, Observer};
 use crate::usage::Usage;
 
 #[derive(Debug, Default)]
@@ -102,6 +102,19 @@ impl Asked {
         }
     }
 
+    /// Of a whole answer: what it states, or else what the model has read and written.
+    pub(super) fn answered(&self, engine: &Engine, reading: &Reading, body: &[u8]) -> Bill {
+        let Some(facts) = &self.facts else { return self.stated(engine, reading) };
+        if let Some(usage) = &reading.usage {
+            self.scope.sizes.lock().record(facts, usage);
+        } else if facts.model.is_some()
+            && let Some(written) = stream::written(body)
+        {
+            return self.estimated(engine, reading, facts, written);
+        }
+        self.stated(engine, reading)
+    }
+
     /// Of an answer that is a failure. Billed is what it states, what came of a stream, and the prompt behind a gateway
     /// that gave up waiting; an error is not.
     pub(super) fn failed(
@@ -139,11 +152,16 @@ impl Asked {
         let Some(facts) = self.facts.as_ref().filter(|_| seen.tells_its_end()) else {
             return Bill::default();
         };
+        self.estimated(engine, reading, facts, seen.tokens())
+    }
+
+    /// Of an answer in which `written` tokens of text were found; what it states is the least of it.
+    fn estimated(&self, engine: &Engine, reading: &Reading, facts: &RequestFacts, written: u64) -> Bill {
         let stated = reading.usage.unwrap_or_default();
         let sizes = self.scope.sizes.lock();
         let input =
             if stated.input > 0 { stated.input } else { facts.prompt_tokens(sizes.bytes_per_token()) };
-        let output = stated.output.max(sizes.text_tokens(seen.tokens()));
+        let output = stated.output.max(sizes.text_tokens(written));
         drop(sizes);
         let usage = Usage { input, output, ..stated };
         let cost = self.cost(engine, reading, &usage);

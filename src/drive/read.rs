@@ -54,10 +54,11 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
     }
     let asked = &told.asked;
     let (bill, settlement, billed) = if verdict.class == Class::Success {
-        let bill = reading.map(|reading| asked.stated(engine, &reading)).unwrap_or_default();
-        if let (Some(usage), Some(facts)) = (&bill.usage, facts) {
-            scope.sizes.lock().record(facts, usage);
-        }
+        let bill = match (&reading, &seen) {
+            (None, _) => Bill::default(),
+            (Some(_), Some(reader)) => asked.bill(engine, reader.observer(), true),
+            (Some(reading), None) => asked.answered(engine, reading, &body),
+        };
         let (settlement, cost) = (bill.settlement(reserved), bill.cost);
         (Some(bill), settlement, cost)
     } else {
@@ -68,7 +69,7 @@ pub(super) fn read(told: &mut Told, order: &Order, answer: Answer, reserved: u64
             let known = seen.is_some() || bill.source == UsageSource::Reported;
             (bill.settlement(reserved), bill.cost.filter(|_| known))
         } else {
-            let charge = if status == 429 { Charge::Keep } else { Charge::Refund };
+            let charge = if verdict.status == 429 { Charge::Keep } else { Charge::Refund };
             (Settlement::Failed { charge }, Some(Pico::ZERO))
         };
         told.failed_with(bill);

@@ -9,9 +9,11 @@ mod habits;
 mod include_usage;
 mod observer;
 mod reader;
+mod written;
 
 pub use estimate::tokens;
 pub use habits::Habits;
 pub use include_usage::{names_stream_options, with_usage};
 pub use observer::{Observer, Seen};
 pub use reader::{Form, Item, Reader};
+pub use written::written;

@@ -377,6 +377,70 @@ def test_a_stream_taken_whole_that_breaks_is_billed_for_what_came(broken):
     assert row.cost_usd == row.estimated_usd == info.cost_usd > 0
 
 
+SAID = " ".join(["word"] * 40)
+UNCOUNTED = {
+    "chat": {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": SAID}}],
+    },
+    "response": {"object": "response", "output": [{"content": [{"type": "output_text", "text": SAID}]}]},
+    "embeddings": {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}]},
+}
+
+
+@pytest.mark.parametrize("way", WHOLE)
+@pytest.mark.parametrize("kind", UNCOUNTED)
+def test_an_answer_that_states_nothing_is_estimated(kind, way):
+    """As a stream is: the provider bills it all the same."""
+    gate = quick()
+    with FaultServer([{"status": 200, "body_json": UNCOUNTED[kind]}], prices=PRICES) as server:
+        info = ask(way, server, gate)
+    assert (info.attempts, info.usage.source) == (1, "estimated")
+    assert 5 <= info.usage.prompt_tokens <= 30
+    assert info.usage.completion_tokens == (0 if kind == "embeddings" else 40)
+    [row] = gate.usage()
+    assert (row.prompt_tokens, row.completion_tokens) == (
+        info.usage.prompt_tokens,
+        info.usage.completion_tokens,
+    )
+    assert row.cost_usd == row.estimated_usd == info.cost_usd > 0
+    assert re.search(
+        r'^tidegate_answers_without_usage_total{model="m-1"} 1$', gate.metrics_text(), re.MULTILINE
+    )
+
+
+def test_an_answer_that_is_no_models_is_unknown():
+    gate = quick()
+    images = {"created": 1, "data": [{"url": "https://example.com/a.png"}]}
+    with FaultServer([{"body_json": images}]) as server:
+        answer = Client(server.url, "k", gate=gate).post(
+            "/images/generations", json={"model": "m-1", "prompt": "a"}
+        )
+    assert (answer.usage, answer.cost_usd) == (None, None)
+
+
+def test_a_stream_taken_whole_that_states_nothing_is_estimated():
+    gate = quick()
+    last = {
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+    }
+    with FaultServer([events(*[piece("word ")] * 50, last)], prices=PRICES) as server:
+        answer = Client(server.url, "k", gate=gate).post(PATH, json={**REQUEST, "stream": True})
+    assert answer.usage.source == "estimated"
+    assert 40 <= answer.usage.completion_tokens <= 120
+
+
+def test_a_stream_taken_whole_that_breaks_off_is_a_lost_connection():
+    with FaultServer([events(piece("word "))]) as server:
+        client = Client(server.url, "k", gate=quick())
+        with pytest.raises(
+            tidegate.APIConnectionError, match="without saying that it was complete"
+        ) as raised:
+            client.post(PATH, json={**REQUEST, "stream": True}, max_attempts=1)
+    assert raised.value.kind == "connection"
+
+
 @pytest.mark.parametrize("status", [504, 524])
 def test_behind_a_gateway_that_gave_up_the_prompt_may_be_billed(status):
     gate = quick()
@@ -426,3 +490,22 @@ def test_what_fails_teaches_nothing_of_how_long_answers_are(kind):
     fails_so = {"broken": overloaded, "empty": empty}[kind]
     with FaultServer([*[long] * 30, fails_so], repeat_last=True) as server:
         asyncio.run(main(server))
+
+
+OVER_QUOTA = {"error": {"message": "slow down", "code": 429, "type": "rate_limit_error"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [({"status": 429}, 1), ({"body_json": OVER_QUOTA}, 1), (events(OVER_QUOTA), 1), ({"status": 500}, 0)],
+    ids=["429", "429 in a 200", "429 in a stream", "500"],
+)
+def test_tokens_of_what_was_over_quota_stay_booked(answer, kept):
+    """The provider counts them, wherever it says so."""
+    gate = Gate(limits=tidegate.Limits(tpm=100_000), breaker=None)
+    body = {**REQUEST, "max_tokens": 5_000}
+    with FaultServer([answer]) as server, pytest.raises(CallError):
+        Client(server.url, "k", gate=gate).post(PATH, json=body, max_attempts=1)
+    [scope] = gate.snapshot()["scopes"]
+    booked = scope["tokens"]["capacity"] - scope["tokens"]["level"]
+    assert (booked > 4_000) == kept
