@@ -49,8 +49,10 @@ def info(answer: object) -> CallInfo:
 def _told_by(answer: object) -> Iterator[object]:
     yield getattr(answer, "info", None)
     yield getattr(answer, "_tidegate_info", None)
-    # Raw answers, streams, files and errors of the SDK hold a response of httpx, or are one.
-    for response in (answer, *(getattr(answer, name, None) for name in ("response", "http_response"))):
+    # Raw answers, streams, files and errors of the SDK hold a response of httpx, or are one. The helpers that
+    # its `.stream()` methods enter keep it to themselves.
+    holders = ("response", "http_response", "_response")
+    for response in (answer, *(getattr(answer, name, None) for name in holders)):
         extensions = getattr(response, "extensions", None)
         if isinstance(extensions, dict):
             yield getattr(extensions.get("tidegate"), "info", None)

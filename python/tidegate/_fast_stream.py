@@ -61,7 +61,7 @@ class _Typed:
             ],
             stream=stream,
             request=request,
-            extensions={"http_version": b"HTTP/1.1"},
+            extensions={"http_version": b"HTTP/1.1", "tidegate": opened},
         )
 
 

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 import tidegate
+import tidegate.testing
 from raw_server import RawServer
 from tidegate import Gate, RetryPolicy
 
@@ -326,3 +327,17 @@ async def test_leaving_a_stream_closes_its_connection(make, name):
                 gc.collect()
                 await asyncio.sleep(0.005)
         await settled(client.close())
+
+
+@pytest.mark.parametrize("own_client", [False, True])
+def test_the_helpers_of_streams_tell_how_the_call_went(own_client):
+    """They are the SDK's objects around a stream, and hold nothing but its response."""
+    with tidegate.testing.FaultServer([{"status": 503}]) as server, openai.DefaultHttpxClient() as own:
+        options = {"http_client": own} if own_client else {}
+        client = tidegate.OpenAI(base_url=server.url, api_key="k", gate=Gate(), **options)
+        with client.chat.completions.stream(model="m", messages=MESSAGES) as chat:
+            chat.until_done()
+        with client.responses.stream(model="m", input="hi") as response:
+            response.until_done()
+    assert (tidegate.info(chat).attempts, tidegate.info(response).attempts) == (2, 1)
+    assert tidegate.info(chat).usage.completion_tokens > 0
