@@ -23,13 +23,13 @@ class Callee:
     __slots__ = (
         "_any",
         "_defaults",
-        "_names",
         "_plain",
         "_required",
         "_signature",
         "first",
         "is_async",
         "name",
+        "names",
     )
 
     def __init__(self, function: Callable[..., Any], signature: inspect.Signature | None) -> None:
@@ -41,7 +41,7 @@ class Callee:
         # Where each argument may be passed by place or by name, they can be bound without the signature.
         plain = all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in parameters.values())
         self._plain = tuple(parameters) if plain and signature is not None else None
-        self._names = frozenset(parameters)
+        self.names = frozenset(parameters)
         self._any = signature is None or any(
             one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()
         )
@@ -61,10 +61,17 @@ class Callee:
             named = dict(zip(self._plain, args, strict=False))
             named.update(keywords)
             given_once = len(named) == len(args) + len(keywords)
-            if given_once and self._required <= named.keys() <= self._names:
+            if given_once and self._required <= named.keys() <= self.names:
                 # In the function's order, whatever the caller's: a key may be made of them.
                 return {name: named[name] for name in self._plain if name in named} if keywords else named
-        return _by_signature(self._signature, args, keywords)
+        try:
+            return _by_signature(self._signature, args, keywords)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}") from None
+
+    def takes(self, name: str) -> bool:
+        """Whether it can be given an argument of that name."""
+        return self._any or name in self.names
 
     def check(self, policy: ToolPolicy) -> None:
         """Refuse a policy that tells calls apart by what is no argument: all would be taken for one.
@@ -72,9 +79,9 @@ class Callee:
         Raises:
             ConfigError: `policy.fields` names none of the function's arguments.
         """
-        unknown = set(policy.fields or ()) - self._names
-        if unknown and not self._any:
-            names = ", ".join(sorted(self._names)) or "none"
+        unknown = [name for name in policy.fields or () if not self.takes(name)]
+        if unknown:
+            names = ", ".join(sorted(self.names)) or "none"
             rule = f"must be names of arguments of {self.name}, which are: {names}"
             raise ConfigError("tool.fields", repr(min(unknown, key=str)), rule)
 

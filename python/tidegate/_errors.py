@@ -70,10 +70,10 @@ class ConfigError(TidegateError, ValueError):
 
 
 class EncodeError(TidegateError, ValueError):
-    """A request that cannot be written as JSON.
+    """A request, or the arguments of a tool, that cannot be written as JSON.
 
     Attributes:
-        path: Where in the request, as it is written in Python: ``json.messages[0].content``.
+        path: Where, as it is written in Python: ``json.messages[0].content``, ``arguments.order``.
         problem: What is wrong there.
     """
 

@@ -11,7 +11,9 @@ from tidegate import _core
 from tidegate._errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from tidegate._callee import Callee
 
 
 class IdempotencyKeyWarning(UserWarning):
@@ -82,8 +84,25 @@ class _Escaping(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec:
-            raise ConfigError("tool.key", format_spec, "must hold plain fields, without a format")
+            raise _with_format(format_spec)
         return _core.escape_key(key_part("tool.key", value))
+
+
+def check_template(template: str, tool: str, callee: Callee) -> None:
+    """Refuse a template that no call of the tool could fill."""
+    try:
+        fields = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise _unfillable(template, tool, callee.names, str(error)) from error
+    for _, field, format_spec, conversion in fields:
+        if format_spec:
+            raise _with_format(format_spec)
+        # Of "order.lines[0]" the argument is "order".
+        name = None if field is None else field.partition(".")[0].partition("[")[0]
+        if name not in (None, "tool") and not callee.takes(name):
+            raise _unfillable(template, tool, callee.names, f"{name!r} is none")
+        if conversion not in (None, "s", "r", "a"):
+            raise _unfillable(template, tool, callee.names, f"!{conversion} is no conversion")
 
 
 def key_from(template: str | Callable[..., str], tool: str, arguments: Mapping[str, Any]) -> str:
@@ -92,8 +111,16 @@ def key_from(template: str | Callable[..., str], tool: str, arguments: Mapping[s
         return checked_key(template(**arguments))
     try:
         return checked_key(_Escaping().vformat(template, (), {**arguments, "tool": tool}))
+    except ConfigError:
+        raise
     except (KeyError, IndexError, AttributeError, ValueError) as error:
-        names = ", ".join(arguments)
-        raise ConfigError(
-            "tool.key", template, f"must name arguments of {tool} ({names}) in braces: {error!r}"
-        ) from error
+        raise _unfillable(template, tool, arguments, repr(error)) from error
+
+
+def _with_format(format_spec: str) -> ConfigError:
+    return ConfigError("tool.key", f":{format_spec}", "must hold plain fields, without a format")
+
+
+def _unfillable(template: str, tool: str, names: Iterable[str], problem: str) -> ConfigError:
+    rule = f"must name arguments of {tool} ({', '.join(sorted(names))}) in braces: {problem}"
+    return ConfigError("tool.key", template, rule)

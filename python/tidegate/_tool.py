@@ -13,7 +13,7 @@ from tidegate._callee import callee_of
 from tidegate._errors import ConfigError
 from tidegate._fields import unknown_field
 from tidegate._flights import Flights
-from tidegate._keys import checked_key, key_from
+from tidegate._keys import check_template, checked_key, key_from
 from tidegate._once import Once
 from tidegate._skipped import Reason, Skipped, reason_of_gates, reason_to_skip
 from tidegate._telling import Telling
@@ -143,8 +143,9 @@ class Tool:
         self._callee.check(self.policy)
         if not isinstance(self.critical, bool):
             raise ConfigError("tool.critical", repr(self.critical), "must be True or False")
-        has_template = isinstance(self._key, str) and self._key
-        if self._key is not None and not has_template and not callable(self._key):
+        if isinstance(self._key, str) and self._key:
+            check_template(self._key, self.name, self._callee)
+        elif self._key is not None and not callable(self._key):
             rule = "must be a template such as 'refund:{order_id}', or a function of the arguments"
             raise ConfigError("tool.key", repr(self._key), rule)
         tools.check(self.policy, is_async=self.is_async)

@@ -22,21 +22,22 @@ enum Step {
     Index(usize),
 }
 
-/// The JSON text of `value`. Raises `EncodeError` with the path of what cannot be encoded.
-pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+/// The JSON text of `value`. Raises `EncodeError` with the path of what cannot be encoded, from `root` on, and what else
+/// than to change it the caller can do: `advice`.
+pub(crate) fn to_json(value: &Bound<'_, PyAny>, root: &str, advice: &str) -> PyResult<Vec<u8>> {
     let mut json = Vec::with_capacity(512);
     match write(&mut json, value, 0) {
         Ok(()) => Ok(json),
         Err(Fault::Python(error)) => Err(error),
         Err(Fault::Refused(problem)) => {
-            let mut path = String::from("json");
+            let mut path = String::from(root);
             for step in problem.path.iter().rev() {
                 let _ = match step {
                     Step::Key(key) => write!(path, ".{key}"),
                     Step::Index(index) => write!(path, "[{index}]"),
                 };
             }
-            Err(errors::encode_error(value.py(), &path, &problem.problem))
+            Err(errors::encode_error(value.py(), &path, &format!("{}{advice}", problem.problem)))
         }
     }
 }
@@ -92,7 +93,7 @@ pub(super) fn write(json: &mut Vec<u8>, value: &Bound<'_, PyAny>, depth: usize) 
     } else {
         let kind = value.get_type().qualname()?;
         return Err(Fault::refused(format!(
-            "a {kind} has no form in JSON: pass dicts, lists, strings, numbers, booleans or None"
+            "a value of type {kind} has no form in JSON: pass dicts, lists, strings, numbers, booleans or None"
         )));
     }
     Ok(())
@@ -159,7 +160,7 @@ fn write_pairs<'py>(
         }
         let Ok(name) = key.cast::<PyString>() else {
             let kind = key.get_type().qualname()?;
-            return Err(Fault::refused(format!("a key is a {kind}, not a string: {}", key.repr()?)));
+            return Err(Fault::refused(format!("the key {} is of type {kind}, not a string", key.repr()?)));
         };
         write_text(json, name)
             .map_err(|fault| fault.below(|| Step::Key(name.to_string_lossy().into_owned())))?;

@@ -311,7 +311,7 @@ impl PyUpstream {
         let build = || Upstream::new(&engine, self.config.clone());
         let upstream = self.upstream.get(build).map_err(config)?;
         let body = match (json, content) {
-            (Some(json), _) => Bytes::from(encode::to_json(json)?),
+            (Some(json), _) => Bytes::from(encode::to_json(json, "json", "")?),
             (None, Some(content)) => Bytes::copy_from_slice(content.0),
             (None, None) => Bytes::new(),
         };

@@ -395,6 +395,9 @@ pub(crate) fn looks_random(part: &str) -> Option<&'static str> {
     key::looks_random(part)
 }
 
+/// Where a path in a tool's arguments starts.
+const ROOT: &str = "arguments";
+
 /// SHA-256 of tool, version and arguments. Raises `EncodeError` with the path of what JSON cannot hold.
 #[pyfunction]
 pub(crate) fn fingerprint<'py>(
@@ -403,8 +406,9 @@ pub(crate) fn fingerprint<'py>(
     version: &str,
     arguments: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let json = encode::to_json(arguments)?;
+    let json =
+        encode::to_json(arguments, ROOT, "; or name the argument in ignore= if it tells no calls apart")?;
     let fingerprint = idempotency::fingerprint(tool, version, &json)
-        .map_err(|error| encode_error(py, "json", &error.to_string()))?;
+        .map_err(|error| encode_error(py, ROOT, &error.to_string()))?;
     Ok(PyBytes::new(py, &fingerprint.0))
 }

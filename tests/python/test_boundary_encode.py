@@ -110,19 +110,19 @@ def around(value):
 @pytest.mark.parametrize(
     ("body", "path", "problem"),
     [
-        (around({1, 2}), "json.messages[0].content", "a set has no form in JSON"),
-        (around(b"x"), "json.messages[0].content", "a bytes has no form in JSON"),
-        (around(object()), "json.messages[0].content", "a object has no form in JSON"),
-        (around(1j), "json.messages[0].content", "a complex has no form in JSON"),
+        (around({1, 2}), "json.messages[0].content", "a value of type set has no form in JSON"),
+        (around(b"x"), "json.messages[0].content", "a value of type bytes has no form in JSON"),
+        (around(object()), "json.messages[0].content", "a value of type object has no form in JSON"),
+        (around(1j), "json.messages[0].content", "a value of type complex has no form in JSON"),
         (around(float("nan")), "json.messages[0].content", "NaN is no JSON number"),
         (around(float("-inf")), "json.messages[0].content", "-inf is no JSON number"),
         (around("\ud800"), "json.messages[0].content", "lone surrogate"),
-        (around({1: "x"}), "json.messages[0].content", "a key is a int, not a string: 1"),
-        (around({None: "x"}), "json.messages[0].content", "a key is a NoneType, not a string: None"),
+        (around({1: "x"}), "json.messages[0].content", "the key 1 is of type int, not a string"),
+        (around({None: "x"}), "json.messages[0].content", "the key None is of type NoneType, not a string"),
         (around({"\udfff": 1}), "json.messages[0].content.", "lone surrogate"),
-        ({"a": [0, (1, {"b c": {2}})]}, "json.a[1][1].b c", "a set"),
+        ({"a": [0, (1, {"b c": {2}})]}, "json.a[1][1].b c", "of type set"),
         (cycle(), "json[0][0][0]", "nested deeper than 200 levels, or contains itself"),
-        ({1}, "json", "a set"),
+        ({1}, "json", "of type set"),
     ],
 )
 @pytest.mark.parametrize("cls", [Client, AsyncClient])

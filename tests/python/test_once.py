@@ -143,13 +143,18 @@ def test_a_result_that_cannot_be_kept_is_given_once(value):
 
 @pytest.mark.parametrize(
     ("value", "path"),
-    [(object(), "json.amount"), ({"a": [1, {2}]}, "json.amount.a[1]"), (float("nan"), "json.amount")],
+    [
+        (object(), "arguments.amount"),
+        ({"a": [1, {2}]}, "arguments.amount.a[1]"),
+        (float("nan"), "arguments.amount"),
+    ],
 )
 def test_arguments_that_are_no_json_are_refused_with_their_path(ledger, value, path):
     gate = Gate()
     with pytest.raises(EncodeError) as raised:
         gate.once("k", ledger.pay, value)
     assert raised.value.path == path
+    assert "name the argument in ignore=" in str(raised.value)
     assert ledger.effects == []
     gate.once("k", ledger.pay, 1)
 

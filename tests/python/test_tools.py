@@ -92,17 +92,42 @@ def test_what_fills_a_template_cannot_pass_for_its_borders(gate, effects):
     assert len(effects) == 2
 
 
-@pytest.mark.parametrize("key", ["{nobody}", "{order.nothing}", "{", "{order!x}", "{order:>9}"])
-def test_a_template_that_cannot_be_filled_says_what_can(gate, effects, key):
-    @gate.tool(key=key)
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("{nobody}", r"must name arguments of pay \(order\) in braces: 'nobody' is none"),
+        ("{nobody.id}:{order}", "'nobody' is none"),
+        ("{nobody[0]}", "'nobody' is none"),
+        ("{}", "'' is none"),
+        ("{0}", "'0' is none"),
+        ("{", "Single '{' encountered in format string"),
+        ("{order!x}", "!x is no conversion"),
+        ("{order:>9}", ":>9: must hold plain fields, without a format"),
+    ],
+)
+def test_a_template_that_no_call_can_fill_says_what_can(gate, key, problem):
+    def pay(order):
+        return order
+
+    with pytest.raises(ConfigError, match=rf"^tool\.key = .*{problem}$"):
+        gate.tool(key=key)(pay)
+
+
+def test_a_template_that_this_call_cannot_fill_says_what_can(gate, effects):
+    @gate.tool(key="{order.nothing}:{tool}")
     def pay(order):
         effects.append(order)
 
-    with pytest.raises(ConfigError, match=r"tool\.key"):
-        pay("7")
-    with pytest.raises(ConfigError, match=r"tool\.key"):
-        pay(None)
+    @gate.tool(key="{more}")
+    def open_to_all(**arguments):
+        effects.append(arguments)
+
+    for call in (lambda: pay("7"), lambda: pay(None), lambda: open_to_all(less=1)):
+        with pytest.raises(ConfigError, match=r"^tool\.key = .*must name arguments of"):
+            call()
     assert effects == []
+    open_to_all(more="a")
+    assert effects == [{"more": "a"}]
 
 
 def test_wrong_arguments_are_refused_before_anything_is_written(gate):
@@ -110,8 +135,9 @@ def test_wrong_arguments_are_refused_before_anything_is_written(gate):
     def pay(order):
         return order
 
-    with pytest.raises(TypeError):
-        pay()
+    for wrong in ((), ("7", "8")):
+        with pytest.raises(TypeError, match=r"pay\(\): .*argument"):
+            pay(*wrong)
     assert gate._tools.store.get("k") is None
 
 
