@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from tidegate import ConfigError, __version__, _demo, _doctor, _plot
+from tidegate._batch_command import batch
 from tidegate._idem_commands import idem
 from tidegate.testing import FaultServer
 
@@ -37,6 +38,7 @@ def tidegate() -> None:
     """Guarded calls to OpenAI-compatible APIs."""
 
 
+tidegate.add_command(batch)
 tidegate.add_command(idem)
 
 
