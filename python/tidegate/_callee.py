@@ -22,11 +22,13 @@ class Callee:
 
     __slots__ = (
         "_any",
-        "_defaults",
+        "_known",
         "_plain",
         "_required",
         "_signature",
+        "defaults",
         "first",
+        "has_signature",
         "is_async",
         "name",
         "names",
@@ -36,17 +38,19 @@ class Callee:
         self.is_async = is_async(function)
         self.name = str(getattr(function, "__qualname__", type(function).__qualname__))
         self._signature = signature
+        self.has_signature = signature is not None
         parameters = signature.parameters if signature is not None else {}
         empty = inspect.Parameter.empty
         # Where each argument may be passed by place or by name, they can be bound without the signature.
         plain = all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in parameters.values())
         self._plain = tuple(parameters) if plain and signature is not None else None
-        self.names = frozenset(parameters)
+        self.names = tuple(parameters)
+        self._known = parameters.keys()
         self._any = signature is None or any(
             one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()
         )
         self._required = frozenset(name for name, one in parameters.items() if one.default is empty)
-        self._defaults = {name: one.default for name, one in parameters.items() if one.default is not empty}
+        self.defaults = {name: one.default for name, one in parameters.items() if one.default is not empty}
         self.first = next(iter(parameters), None)
 
     def bound(self, args: Any, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +65,7 @@ class Callee:
             named = dict(zip(self._plain, args, strict=False))
             named.update(keywords)
             given_once = len(named) == len(args) + len(keywords)
-            if given_once and self._required <= named.keys() <= self.names:
+            if given_once and self._required <= named.keys() <= self._known:
                 # In the function's order, whatever the caller's: a key may be made of them.
                 return {name: named[name] for name in self._plain if name in named} if keywords else named
         try:
@@ -81,7 +85,7 @@ class Callee:
         """
         unknown = [name for name in policy.fields or () if not self.takes(name)]
         if unknown:
-            names = ", ".join(sorted(self.names)) or "none"
+            names = ", ".join(self.names) or "none"
             rule = f"must be names of arguments of {self.name}, which are: {names}"
             raise ConfigError("tool.fields", repr(min(unknown, key=str)), rule)
 
@@ -94,7 +98,7 @@ class Callee:
             ConfigError: See `check`.
             EncodeError: An argument has no form in JSON; names its path.
         """
-        if not policy.ignore and policy.fields is None and not self._defaults:
+        if not policy.ignore and policy.fields is None and not self.defaults:
             return _core.fingerprint(tool, policy.version, arguments)
         self.check(policy)
         chosen = {
@@ -102,7 +106,7 @@ class Callee:
             for name, value in arguments.items()
             if name not in policy.ignore
             and (policy.fields is None or name in policy.fields)
-            and not (name in self._defaults and _same(self._defaults[name], value))
+            and not (name in self.defaults and _same(self.defaults[name], value))
         }
         return _core.fingerprint(tool, policy.version, chosen)
 

@@ -212,7 +212,7 @@ class Gate:
 
     def journal(
         self,
-        run_id: str,
+        run_id: str | int,
         *,
         tenant: str = "default",
         workflow: str = "agent",

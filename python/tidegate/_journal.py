@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import threading
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from tidegate import _core, _drive_once
 from tidegate._errors import ConfigError
 from tidegate._keys import idem_key, key_part, warn_of_randomness
 from tidegate._skipped import reset_deadline, set_deadline
-from tidegate._tool_policy import ToolPolicy, check_seconds
+from tidegate._tool_policy import ToolPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,11 @@ def tool_key(tool: str) -> str:
     return journal.next_key(tool)
 
 
+def _is_time_left(value: object) -> bool:
+    """Whether it is a number; of who is late it is below zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
 class Journal:
     """One run of an agent, between `with gate.journal(run_id)` and the end of its block.
 
@@ -53,7 +59,7 @@ class Journal:
     def __init__(
         self,
         tools: Tools,
-        run_id: str,
+        run_id: str | int,
         *,
         tenant: str,
         workflow: str,
@@ -66,8 +72,8 @@ class Journal:
         self._tools = tools
         self._tenant = key_part("journal.tenant", tenant)
         self._workflow = key_part("journal.workflow", workflow)
-        if deadline is not None:
-            check_seconds("journal.deadline", deadline, least=0.0)
+        if deadline is not None and not _is_time_left(deadline):
+            raise ConfigError("journal.deadline", repr(deadline), "must be a number of seconds, or None")
         self._deadline = deadline
         self._policy = ToolPolicy(effect="read", retention=retention, on_store_error="refuse")
         self._lock = threading.Lock()

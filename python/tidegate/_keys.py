@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import uuid
 import warnings
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from tidegate._callee import Callee
+
+
+# An argument, and the way into it: order.lines[0].
+_FIELD = re.compile(r"\w+(\.\w+|\[[^\[\]]+\])*")
+_NO_FORMAT = "its fields must be plain, without a format"
 
 
 class IdempotencyKeyWarning(UserWarning):
@@ -84,7 +90,7 @@ class _Escaping(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec:
-            raise _with_format(format_spec)
+            raise ValueError(_NO_FORMAT)
         return _core.escape_key(key_part("tool.key", value))
 
 
@@ -95,12 +101,16 @@ def check_template(template: str, tool: str, callee: Callee) -> None:
     except ValueError as error:
         raise _unfillable(template, tool, callee.names, str(error)) from error
     for _, field, format_spec, conversion in fields:
-        if format_spec:
-            raise _with_format(format_spec)
+        if field is None:
+            continue
         # Of "order.lines[0]" the argument is "order".
-        name = None if field is None else field.partition(".")[0].partition("[")[0]
-        if name not in (None, "tool") and not callee.takes(name):
-            raise _unfillable(template, tool, callee.names, f"{name!r} is none")
+        name = field.partition(".")[0].partition("[")[0]
+        if field != "tool" and not callee.takes(name):
+            raise _unfillable(template, tool, callee.names, f"{name!r} is no argument")
+        if not _FIELD.fullmatch(field):
+            raise _unfillable(template, tool, callee.names, f"{field!r} is no field")
+        if format_spec:
+            raise _unfillable(template, tool, callee.names, _NO_FORMAT)
         if conversion not in (None, "s", "r", "a"):
             raise _unfillable(template, tool, callee.names, f"!{conversion} is no conversion")
 
@@ -110,17 +120,14 @@ def key_from(template: str | Callable[..., str], tool: str, arguments: Mapping[s
     if callable(template):
         return checked_key(template(**arguments))
     try:
-        return checked_key(_Escaping().vformat(template, (), {**arguments, "tool": tool}))
-    except ConfigError:
-        raise
+        key = _Escaping().vformat(template, (), {**arguments, "tool": tool})
+    except ConfigError as error:
+        raise _unfillable(template, tool, arguments, f"{error.value} {error.rule}") from error
     except (KeyError, IndexError, AttributeError, ValueError) as error:
         raise _unfillable(template, tool, arguments, repr(error)) from error
-
-
-def _with_format(format_spec: str) -> ConfigError:
-    return ConfigError("tool.key", f":{format_spec}", "must hold plain fields, without a format")
+    return checked_key(key)
 
 
 def _unfillable(template: str, tool: str, names: Iterable[str], problem: str) -> ConfigError:
-    rule = f"must name arguments of {tool} ({', '.join(sorted(names))}) in braces: {problem}"
+    rule = f"cannot be filled from the arguments of {tool} ({', '.join(names)}): {problem}"
     return ConfigError("tool.key", template, rule)

@@ -135,6 +135,9 @@ class Tool:
         self._tools = tools
         self._function = function
         self._callee = callee_of(function)
+        if not self._callee.has_signature:
+            rule = "must be a function whose arguments are known: wrap it in one of your own"
+            raise ConfigError("tool", repr(function), rule)
         self._key = settings.pop("key", None)
         self._fallback = settings.pop("fallback", _NOTHING)
         self.critical = settings.pop("critical", True)
@@ -181,16 +184,15 @@ class Tool:
     def _once(self, args: Any, keywords: Any) -> Once:
         arguments = self._callee.bound(args, keywords)
         first = self._callee.first
-        if first in ("self", "cls"):
-            owner = arguments.pop(first, None)
-            template_arguments = {**arguments, first: owner} if isinstance(self._key, str) else arguments
-        else:
-            template_arguments = arguments
+        # What a method belongs to tells no calls apart, but may be part of its key.
+        owner = {first: arguments.pop(first, None)} if first in ("self", "cls") else {}
         print_ = self._callee.fingerprint(self.name, self.policy, arguments)
-        if self._key is not None:
-            key = key_from(self._key, self.name, template_arguments)
-        else:
+        if self._key is None:
             key = _journal.tool_key(self.name)
+        elif isinstance(self._key, str):
+            key = key_from(self._key, self.name, {**self._callee.defaults, **owner, **arguments})
+        else:
+            key = key_from(self._key, self.name, arguments)
         call = functools.partial(self._function, *args, **keywords)
         return self._tools.once(self.name, key, self.policy, print_, call)
 

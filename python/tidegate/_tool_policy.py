@@ -96,11 +96,11 @@ class ToolPolicy:
         _one_of("effect", self.effect, get_args(Effect))
         _one_of("on_conflict", self.on_conflict, ("wait", "error"))
         _one_of("on_store_error", self.on_store_error, ("refuse", "run", None))
-        check_seconds("tool.lease", self.lease, least=0.05, most=_TEN_YEARS)
-        check_seconds("tool.retention", self.retention, least=0.001, most=_TEN_YEARS)
-        check_seconds("tool.wait", self.wait, least=0.0)
+        _seconds("lease", self.lease, least=0.05, most=_TEN_YEARS)
+        _seconds("retention", self.retention, least=0.001, most=_TEN_YEARS)
+        _seconds("wait", self.wait, least=0.0)
         if self.timeout is not None:
-            check_seconds("tool.timeout", self.timeout, least=0.001)
+            _seconds("timeout", self.timeout, least=0.001)
         if not isinstance(self.version, str):
             raise ConfigError("tool.version", self.version, "must be a string")
         for name in ("permanent", "no_effect"):
@@ -141,12 +141,11 @@ def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
 _TEN_YEARS = 315_360_000.0
 
 
-def check_seconds(field: str, value: object, *, least: float, most: float = math.inf) -> None:
-    """Refuse what is no number of seconds between these."""
+def _seconds(name: str, value: object, *, least: float, most: float = math.inf) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not least <= value <= most:  # type: ignore[operator,arg-type]
         bounds = f"{least} or more" if most == math.inf else f"from {least} to {most:.0f}"
-        raise ConfigError(field, repr(value), f"must be a number of seconds, {bounds}")
+        raise ConfigError(f"tool.{name}", repr(value), f"must be a number of seconds, {bounds}")
 
 
 def _check_guard(guard: object, timeout: float | None) -> None:

@@ -107,9 +107,7 @@ impl Asked {
         let Some(facts) = &self.facts else { return self.stated(engine, reading) };
         if let Some(usage) = &reading.usage {
             self.scope.sizes.lock().record(facts, usage);
-        } else if facts.model.is_some()
-            && let Some(written) = stream::written(body)
-        {
+        } else if let Some(written) = stream::written(body) {
             return self.estimated(engine, reading, facts, written);
         }
         self.stated(engine, reading)
@@ -150,7 +148,7 @@ impl Asked {
             return self.stated(engine, reading);
         }
         let Some(facts) = self.facts.as_ref().filter(|_| seen.tells_its_end()) else {
-            return Bill::default();
+            return Bill { served: reading.model.as_deref().map(Into::into), ..Bill::default() };
         };
         self.estimated(engine, reading, facts, seen.tokens())
     }

@@ -1,6 +1,7 @@
 """What may be declared of a tool, and what is refused before anything runs."""
 
 import functools
+import math
 import time
 import uuid
 
@@ -54,7 +55,7 @@ def test_fields_that_are_no_arguments_are_refused():
         paid.append((order, amount))
 
     policy = ToolPolicy(fields=("order", "amuont"))
-    with pytest.raises(ConfigError, match=r"tool\.fields.*'amuont'.*amount, order"):
+    with pytest.raises(ConfigError, match=r"tool\.fields.*'amuont'.*order, amount"):
         gate.once("k", pay, "o", 1, policy=policy)
     with pytest.raises(ConfigError, match=r"tool\.fields"):
         gate.tool(key="pay:{order}", fields=("order", "amuont"))(pay)
@@ -78,13 +79,19 @@ def test_a_tool_that_cannot_be_is_refused(wrong):
 
 
 def test_a_function_without_a_name_needs_one_to_be_a_tool():
-    double = functools.partial(max, 2)
+    double = functools.partial(pow, 2)
     with pytest.raises(ConfigError, match=r"^tool\.name = None"):
         Gate().tool(key="double")(double)
-    # Nor are the arguments of `max` known by name.
-    assert Gate().tool(key="double", name="double")(double)(1) == 2
-    with pytest.raises(ConfigError, match=r"^tool = 7: must be a function"):
-        Gate().tool(7)
+    assert Gate().tool(key="double", name="double")(double)(3) == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"), [(7, "must be a function$"), (max, "must be a function whose arguments are known")]
+)
+def test_what_takes_nobody_knows_what_is_no_tool(wrong, problem):
+    """A call of it that is wrong would be found out only when it has begun."""
+    with pytest.raises(ConfigError, match=rf"^tool = .*: {problem}"):
+        Gate().tool(key="k", name="wrong")(wrong)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_a_function_without_a_name_needs_one_to_be_a_tool():
         {"tenant": ""},
         {"workflow": None},
         {"deadline": "1"},
-        {"deadline": -1},
+        {"deadline": math.nan},
     ],
 )
 def test_a_journal_that_cannot_be_is_refused(wrong):
@@ -104,8 +111,9 @@ def test_a_journal_that_cannot_be_is_refused(wrong):
         Gate().journal(**{"run_id": "run-7", **wrong})
 
 
-def test_a_run_may_be_named_by_a_number():
-    with Gate().journal(7) as journal:
+@pytest.mark.parametrize("deadline", [-1, 0, math.inf])
+def test_a_run_may_be_named_by_a_number_and_be_late(deadline):
+    with Gate().journal(7, deadline=deadline) as journal:
         assert journal.run_id == "7"
 
 

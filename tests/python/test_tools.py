@@ -95,19 +95,26 @@ def test_what_fills_a_template_cannot_pass_for_its_borders(gate, effects):
 @pytest.mark.parametrize(
     ("key", "problem"),
     [
-        ("{nobody}", r"must name arguments of pay \(order\) in braces: 'nobody' is none"),
-        ("{nobody.id}:{order}", "'nobody' is none"),
-        ("{nobody[0]}", "'nobody' is none"),
-        ("{}", "'' is none"),
-        ("{0}", "'0' is none"),
+        (
+            "{nobody}",
+            r"cannot be filled from the arguments of pay \(order, amount\): 'nobody' is no argument",
+        ),
+        ("{nobody.id}:{order}", "'nobody' is no argument"),
+        ("{nobody[0]}", "'nobody' is no argument"),
+        ("{tool.name}", "'tool' is no argument"),
+        ("{}", "'' is no argument"),
+        ("{0}", "'0' is no argument"),
+        ("{order.}", "'order.' is no field"),
+        ("{order[]}", r"'order\[\]' is no field"),
+        ("{order[0]x}", r"'order\[0\]x' is no field"),
         ("{", "Single '{' encountered in format string"),
         ("{order!x}", "!x is no conversion"),
-        ("{order:>9}", ":>9: must hold plain fields, without a format"),
+        ("{order:>9}", "its fields must be plain, without a format"),
     ],
 )
 def test_a_template_that_no_call_can_fill_says_what_can(gate, key, problem):
-    def pay(order):
-        return order
+    def pay(order, amount=1):
+        return order, amount
 
     with pytest.raises(ConfigError, match=rf"^tool\.key = .*{problem}$"):
         gate.tool(key=key)(pay)
@@ -123,11 +130,23 @@ def test_a_template_that_this_call_cannot_fill_says_what_can(gate, effects):
         effects.append(arguments)
 
     for call in (lambda: pay("7"), lambda: pay(None), lambda: open_to_all(less=1)):
-        with pytest.raises(ConfigError, match=r"^tool\.key = .*must name arguments of"):
+        with pytest.raises(ConfigError, match=r"^tool\.key = {.*cannot be filled from"):
             call()
     assert effects == []
     open_to_all(more="a")
     assert effects == [{"more": "a"}]
+
+
+def test_defaults_fill_a_template_too(gate, effects):
+    @gate.tool(key="{order}:{currency}:{lines[0]}")
+    def pay(order, lines, currency="usd"):
+        effects.append((order, lines, currency))
+
+    pay("7", [1])
+    pay("7", [1], "usd")
+    pay("7", [1], currency="eur")
+    assert effects == [("7", [1], "usd"), ("7", [1], "eur")]
+    assert gate._tools.store.get("7:usd:1") is not None
 
 
 def test_wrong_arguments_are_refused_before_anything_is_written(gate):

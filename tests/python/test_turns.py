@@ -70,6 +70,9 @@ async def test_who_reads_what_is_there_already_lets_others_go_first():
         client = AsyncClient(server.url, "k", gate=gate())
         async with client.stream(PATH, json=ASK) as events:
             core = events._answer
+            # What is sent is there, or will be in no time.
+            while server.ledger["requests"]["in_flight"]:  # noqa: ASYNC110 it is the server that tells
+                await asyncio.sleep(0)
             while not core.ended:
                 asyncio.get_running_loop().call_soon(passed.append, None)
                 ticket = core.read()
