@@ -34,8 +34,8 @@ def encode(value: object) -> tuple[str, bytes]:
     """Return the name of the codec and the bytes; of what cannot be kept, a note instead."""
     try:
         data = _write(_plain(value)).encode()
-    except (NotStorableError, RecursionError) as error:
-        return OMITTED, json.dumps({"why": str(error)}).encode()
+    except Exception as error:  # noqa: BLE001 the tool has run: whatever is wrong with its result, that counts
+        return OMITTED, json.dumps({"why": text_of(error)}).encode()
     if len(data) > LARGEST:
         digest = hashlib.sha256(data).hexdigest()
         why = f"its {len(data):,} bytes are more than the {LARGEST:,} that a record holds"
@@ -43,11 +43,19 @@ def encode(value: object) -> tuple[str, bytes]:
     return NAME, data
 
 
+def text_of(error: BaseException) -> str:
+    """Return what an error says; its name, if it cannot say anything."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 it is the application's
+        return type(error).__name__
+
+
 def decode(data: bytes) -> Any:
     """Return the value that was encoded.
 
     Raises:
-        NotStorableError: It belongs to a class that this program has not imported.
+        NotStorableError: It belongs to a class that this program has not imported, or that has changed.
     """
     return _rich(json.loads(data))
 
@@ -93,9 +101,23 @@ def _plain(value: Any) -> Any:  # noqa: PLR0911 one per type
     if kind in _NAMES:
         return {_MARK: _NAMES[kind], "value": [_plain(item) for item in value]}
     if _is_model(kind):
-        place = f"{kind.__module__}:{kind.__qualname__}"
-        return {_MARK: "model", "class": place, "value": value.model_dump(mode="json", exclude_unset=True)}
+        return _of_model(value, f"{kind.__module__}:{kind.__qualname__}")
     raise NotStorableError(f"a {kind.__qualname__} cannot be kept: return JSON values, or a pydantic model")
+
+
+def _of_model(value: Any, place: str) -> dict[str, Any]:
+    if _is_official(place):
+        return {_MARK: "model", "class": place, "value": value.model_dump(mode="json", exclude_unset=True)}
+    fields = value.model_dump(mode="json", exclude_unset=True, by_alias=True, round_trip=True)
+    # Secrets, excluded fields, subclasses in a field of their base: better not at all than otherwise.
+    if _model(place, fields) != value:
+        raise NotStorableError(f"a {place} does not come back from JSON as it was: return plain values")
+    return {_MARK: "model", "class": place, "value": fields}
+
+
+def _is_official(place: str) -> bool:
+    """Whether it is a model of the official client, which takes what a server sent, valid or not."""
+    return place.startswith("openai.")
 
 
 def _is_model(kind: type) -> bool:
@@ -131,6 +153,10 @@ def _model(place: str, fields: dict[str, Any]) -> Any:
         found = getattr(found, part, None)
     if not isinstance(found, type) or not _is_model(found):
         raise NotStorableError(f"its class {place} has not been imported by this program")
-    # The official client's models take what the server sent, valid or not.
-    build: Callable[..., Any] = found.construct if module.startswith("openai.") else found.model_validate  # type: ignore[attr-defined]
-    return build(**fields) if module.startswith("openai.") else build(fields)
+    model: Any = found
+    if _is_official(place):
+        return model.construct(**fields)
+    try:
+        return model.model_validate(fields)
+    except ValueError as error:
+        raise NotStorableError(f"its class {place} does not take it: {error}") from error

@@ -12,7 +12,6 @@ from tidegate import _codec
 from tidegate._execution import Execution, current
 from tidegate._once import Ask, Body, Committed, LeaseLostError, Once, Pause, StaleError, Step, TimedOutError
 from tidegate._tool_errors import NoEffectError
-from tidegate._tool_policy import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,10 +70,8 @@ def _do(once: Once, step: Step) -> Any:
         return None
     assert once.policy.reconcile is not None  # noqa: S101 for the type checker
     verdict = once.policy.reconcile(once.key)
-    if inspect.isawaitable(verdict):
-        if inspect.iscoroutine(verdict):
-            verdict.close()
-        return Unknown()
+    if inspect.iscoroutine(verdict):
+        verdict.close()
     return verdict
 
 

@@ -191,11 +191,14 @@ def resolve(
         judged = record["fence"] if fence is None else fence
         operation = _core.Operation.resolve(judged, done, codec, data)
         if store.call(key, operation, 5.0) != ("held",):
-            raise click.ClickException(
-                f"nothing was changed: {key} is {record['state']} and not in doubt; either its "
-                "owner is at work, or it was decided meanwhile"
-            )
+            raise click.ClickException(f"nothing was changed: {_why_held(key, record, fence)}")
     click.echo(f"{key} is {'done' if done else 'free again'}")
+
+
+def _why_held(key: str, record: dict[str, Any], fence: int | None) -> str:
+    if fence is not None and fence != record["fence"]:
+        return f"the fence of {key} is {record['fence']} and not {fence}: it is another execution's by now"
+    return f"{key} is {record['state']}: either its owner is at work, or it was decided meanwhile"
 
 
 @idem.command()

@@ -13,6 +13,7 @@ import inspect
 import math
 import threading
 from contextvars import ContextVar, Token
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate import _core, _drive_once
@@ -32,6 +33,14 @@ _current: ContextVar[Journal | None] = ContextVar("tidegate_journal", default=No
 _MODEL = "llm"
 # By which the SDK's methods know that a raw response is wanted.
 _RAW = "x-stainless-raw-response"
+
+
+def kept(policy: ToolPolicy) -> ToolPolicy:
+    """Return the policy of a tool that is called here: a run that is repeated must find what it did."""
+    journal = _current.get()
+    if journal is None or journal.retention <= policy.retention:
+        return policy
+    return replace(policy, retention=journal.retention)
 
 
 def tool_key(tool: str) -> str:
@@ -54,6 +63,7 @@ class Journal:
     Attributes:
         run_id: The run's name.
         turn: How many times the model was asked so far.
+        retention: Seconds for which answers of the model, and results of tools, are kept at least.
     """
 
     def __init__(
@@ -75,6 +85,7 @@ class Journal:
         if deadline is not None and not _is_time_left(deadline):
             raise ConfigError("journal.deadline", repr(deadline), "must be a number of seconds, or None")
         self._deadline = deadline
+        self.retention = retention
         self._policy = ToolPolicy(effect="read", retention=retention, on_store_error="refuse")
         self._lock = threading.Lock()
         self._calls: dict[str, int] = {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from tidegate import _codec, _core
+from tidegate._errors import ConfigError
 from tidegate._execution import Execution, current, shown
 from tidegate._tool_errors import (
     IdempotencyConflictError,
@@ -25,7 +26,7 @@ from tidegate._tool_errors import (
     StoreUnavailableError,
     ToolFailedError,
 )
-from tidegate._tool_policy import Done, NotDone, ToolPolicy
+from tidegate._tool_policy import Done, NotDone, ToolPolicy, Unknown
 
 if TYPE_CHECKING:
     from tidegate._call import GuardedCall
@@ -75,7 +76,15 @@ class Committed:
 
 
 class StaleError(Exception):
-    """The record became another's while a transactional body ran; its effect was rolled back."""
+    """The record became another's while the body ran.
+
+    Attributes:
+        cut: The execution that was cut off and may have acted; `None` if what it did was rolled back.
+    """
+
+    def __init__(self, cut: Execution | None = None) -> None:
+        super().__init__()
+        self.cut = cut
 
 
 class LeaseLostError(Exception):
@@ -136,17 +145,19 @@ class Once:
         owner = os.urandom(16)
         begin = self.begin(owner)
         waited, look = False, _FIRST_LOOK
+        cut: Execution | None = None
         give_up = time.monotonic() + self.policy.wait
         while True:
             try:
                 answer = yield Ask(begin, _BEFORE)
             except StoreUnavailableError as error:
-                return (yield from self._without_store(error))
+                return (yield from self._without_store(error, cut))
             match answer:
                 case ("acquired", fence, attempts):
                     try:
                         return (yield from self._execute(owner, fence, attempts))
-                    except StaleError:
+                    except StaleError as stale:
+                        cut = stale.cut or cut
                         owner = os.urandom(16)
                         begin = self.begin(owner)
                 case ("replay", ok, codec, data):
@@ -154,7 +165,7 @@ class Once:
                 case ("mismatch",):
                     self._mismatch()
                 case ("in_doubt", fence, started):
-                    verdict = (yield Reconcile()) if self.policy.reconcile is not None else None
+                    verdict = (yield Reconcile()) if self.policy.reconcile is not None else Unknown()
                     if not (yield from self._resolve(fence, verdict)):
                         self._in_doubt(started)
                 case ("in_progress", lease_left):
@@ -235,8 +246,9 @@ class Once:
         self.telling.tell(self, decision="lease_lost", outcome="failed", reason="lease_lost")
         if self.policy.effect != "at_most_once":
             # Somebody else executes it by now, under the same key: theirs is the result.
-            raise StaleError from error
-        yield Ask(_core.Operation.fail(execution._owner, execution.fence, True), _BEFORE)
+            raise StaleError(execution) from error
+        with contextlib.suppress(StoreUnavailableError):
+            yield Ask(_core.Operation.fail(execution._owner, execution.fence, True), _BEFORE)
         raise self._lease_lost(execution, None) from error
 
     def _lease_lost(self, execution: Execution, result: object) -> OutcomeUnknownError:
@@ -269,13 +281,17 @@ class Once:
         """Give what the record says by now: it counts, and this result comes too late."""
         self.telling.tell(self, decision="stale_owner", outcome="failed", reason="stale_owner")
         owner = os.urandom(16)
-        answer = yield Ask(self.begin(owner), _BEFORE)
+        try:
+            answer = yield Ask(self.begin(owner), _BEFORE)
+        except StoreUnavailableError as error:
+            raise self._lease_lost(execution, value) from error
         match answer:
             case ("replay", ok, kept, bytes_kept):
                 return self._replay("replay", kept, bytes_kept, ok=ok)
             case ("acquired", fence, _):
                 # The record is gone, or nobody works on it: this is its result.
-                yield Ask(_core.Operation.complete(owner, fence, True, codec, data), _AFTER)
+                with contextlib.suppress(StoreUnavailableError):
+                    yield Ask(_core.Operation.complete(owner, fence, True, codec, data), _AFTER)
                 return value
         raise self._lease_lost(execution, value)
 
@@ -322,17 +338,26 @@ class Once:
         """Write down what a reconciler found; false if that is nothing."""
         if isinstance(verdict, Done):
             codec, data = _codec.encode(verdict.result)
-            yield Ask(_core.Operation.resolve(fence, True, codec, data), _BEFORE)
+            decision = _core.Operation.resolve(fence, True, codec, data)
         elif isinstance(verdict, NotDone):
-            yield Ask(_core.Operation.resolve(fence, False, None, b""), _BEFORE)
+            decision = _core.Operation.resolve(fence, False, None, b"")
+        elif isinstance(verdict, Unknown):
+            return False
         else:
+            rule = "must return Done(result), NotDone() or Unknown()"
+            raise ConfigError("tool.reconcile", repr(verdict), rule)
+        try:
+            yield Ask(decision, _BEFORE)
+        except StoreUnavailableError:
             return False
         self.telling.tell(self, outcome="resolved")
         return True
 
-    def _without_store(self, error: StoreUnavailableError) -> Life:
+    def _without_store(self, error: StoreUnavailableError, cut: Execution | None) -> Life:
         self.telling.tell(self, decision="store_unavailable")
         if not self.policy.runs_without_store:
+            if cut is not None:
+                raise self._lease_lost(cut, None) from error
             self.telling.tell(self, "store_unavailable", outcome="store_unavailable")
             raise StoreUnavailableError(
                 f"{self.tool} was not run: {error.message}",
@@ -392,11 +417,11 @@ _DECIDE = "look downstream, then decide with `tidegate idem resolve`, or give th
 
 
 def _error_fields(error: Exception) -> dict[str, Any]:
-    kind = type(error)
-    arguments = error.args if _codec.encode(error.args)[0] == _codec.NAME else (str(error),)
+    kind, message = type(error), _codec.text_of(error)
+    arguments = error.args if _codec.encode(error.args)[0] == _codec.NAME else (message,)
     if isinstance(error, ToolFailedError):
         return {"type": error.error_type, "args": [error.message], "message": error.message}
-    return {"type": f"{kind.__module__}:{kind.__qualname__}", "args": list(arguments), "message": str(error)}
+    return {"type": f"{kind.__module__}:{kind.__qualname__}", "args": list(arguments), "message": message}
 
 
 def _error_again(fields: dict[str, Any], once: Once) -> Exception:

@@ -42,6 +42,7 @@ class Tools:
 
     def once(self, tool: str, key: str, policy: ToolPolicy, print_: bytes, call: Callable[[], Any]) -> Once:
         """Return a call that is ready to be lived."""
+        policy = _journal.kept(policy)
         guarding = None
         if policy.guard is not None:
             guarding = functools.partial(
@@ -62,6 +63,9 @@ class Tools:
 
     def check(self, policy: ToolPolicy, *, is_async: bool) -> None:
         """Refuse what this store cannot promise."""
+        if policy.reconcile is not None and not is_async and inspect.iscoroutinefunction(policy.reconcile):
+            rule = "must be a plain function, as the tool is"
+            raise ConfigError("tool.reconcile", repr(policy.reconcile), rule)
         if policy.effect != "transactional":
             return
         if self.store.kind != "sqlite":
@@ -84,6 +88,7 @@ def run_once(  # noqa: PLR0917 in the order of `Gate.once`
         policy = _USUAL
     elif not isinstance(policy, ToolPolicy):
         raise ConfigError("once.policy", repr(policy), "must be a ToolPolicy")
+    _refuse_generator("once.function", function)
     callee = callee_of(function)
     tools.check(policy, is_async=callee.is_async)
     key = checked_key(key)
@@ -98,8 +103,7 @@ def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, An
         raise unknown_field("tool", unknown, settings[unknown], _POLICY_FIELDS | set(_OWN_SETTINGS))
     if not callable(function):
         raise ConfigError("tool", repr(function), "must be a function")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError("tool", getattr(function, "__qualname__", function), "cannot be a generator")
+    _refuse_generator("tool", function)
     tool = Tool(tools, function, settings)
     if tool.is_async:
 
@@ -117,6 +121,12 @@ def make_tool(tools: Tools, function: Callable[..., Any], settings: dict[str, An
         made = call
     made.tidegate_tool = tool
     return made
+
+
+def _refuse_generator(field: str, function: Callable[..., Any]) -> None:
+    """Its body would begin when its record says that it has ended."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(field, getattr(function, "__qualname__", function), "cannot be a generator")
 
 
 def _name(function: Callable[..., Any], given: Any) -> str:

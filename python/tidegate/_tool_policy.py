@@ -55,7 +55,8 @@ class ToolPolicy:
         lease: Seconds for which a call holds its key without a sign of life; renewed while it runs. Default
             30, at most ten years.
         retention: Seconds for which a result is given again. Must be longer than any caller goes on trying,
-            the redelivery of queues included. Default 900, at most ten years.
+            the redelivery of queues included. Default 900, at most ten years. In a journal that keeps for
+            longer, as long.
         timeout: Bound on one execution, in seconds. Default `None`.
         guard: Gates around the execution, as around a request: a breaker, a queue, limits and retries of all
             tools of this name. `CallPolicy` says how, and bounds the time instead of `timeout`. An

@@ -47,6 +47,14 @@ def test_a_policy_that_cannot_be_is_refused(wrong):
         ToolPolicy(**wrong)
 
 
+def test_what_is_ignored_must_be_an_argument():
+    def mail(order, session):
+        return order, session
+
+    with pytest.raises(ConfigError, match=r"tool\.ignore = 'sesion'.*order, session"):
+        Gate().tool(key="mail:{order}", ignore=["sesion"])(mail)
+
+
 def test_fields_that_are_no_arguments_are_refused():
     """Without the amount that was misspelt, every payment of the order would be the same."""
     gate, paid = Gate(), []

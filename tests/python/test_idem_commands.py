@@ -100,7 +100,9 @@ def test_a_decision_that_cannot_be_is_refused(run, wrong):
 
 @pytest.mark.usefixtures("gate")
 def test_another_acquisition_than_was_judged_is_not_decided(run):
-    assert run("resolve", "order-7", "--done", "--fence", "9", "--yes").exit_code == 1
+    refused = run("resolve", "order-7", "--done", "--fence", "9", "--yes")
+    assert refused.exit_code == 1
+    assert "the fence of order-7 is 1 and not 9" in refused.stderr
 
 
 def test_only_what_has_expired_is_dropped(gate, run, wait_until):

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from tidegate import (
+    ConfigError,
     Done,
     EncodeError,
     Gate,
@@ -254,6 +255,27 @@ def test_a_reconciler_decides_what_is_in_doubt(store_url):
     assert gate.once("k", tool, policy=policy) == "found"
     assert gate.once("k", tool) == "found"
     assert len(runs) == 2
+
+
+def doubtful():
+    raise ConnectionError
+
+
+@pytest.mark.parametrize("verdict", [None, True, Done, "done"])
+def test_a_reconciler_that_decides_nothing_clear_is_told_of(verdict):
+    gate = Gate()
+    with pytest.raises(ConnectionError):
+        gate.once("k", doubtful)
+    with pytest.raises(ConfigError, match=r"tool\.reconcile = .*: must return Done\(result\)"):
+        gate.once("k", doubtful, policy=ToolPolicy(reconcile=lambda _: verdict))
+
+
+def test_a_reconciler_is_of_the_kind_of_its_tool():
+    async def reconcile(key):
+        return Done(key)
+
+    with pytest.raises(ConfigError, match=r"tool\.reconcile = .*: must be a plain function"):
+        Gate().once("k", doubtful, policy=ToolPolicy(reconcile=reconcile))
 
 
 async def test_an_async_reconciler_is_awaited(store_url):
@@ -506,3 +528,33 @@ def test_the_log_holds_decisions_without_keys_or_arguments(tmp_path, ledger):
     assert second["outcome"] == "replay"
     assert first["idempotency_key"] == second["idempotency_key"]
     assert first["effect"] == "at_most_once"
+
+
+def test_what_begins_when_its_record_ends_is_refused():
+    def numbers():
+        yield 1
+
+    async def later():
+        yield 1
+
+    for function in (numbers, later):
+        with pytest.raises(ConfigError, match="cannot be a generator"):
+            Gate().once("k", function)
+
+
+class SpeechlessError(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def test_an_error_that_says_nothing_is_kept_all_the_same():
+    gate, runs = Gate(), []
+
+    def tool():
+        runs.append(1)
+        raise SpeechlessError
+
+    for _ in range(2):
+        with pytest.raises(SpeechlessError):
+            gate.once("k", tool, policy=ToolPolicy(permanent=SpeechlessError))
+    assert len(runs) == 1

@@ -149,6 +149,32 @@ def test_defaults_fill_a_template_too(gate, effects):
     assert gate._tools.store.get("7:usd:1") is not None
 
 
+def kept_for(gate, key):
+    record = gate._tools.store.get(key)
+    return record["expires"] - record["updated"]
+
+
+def test_in_a_journal_results_are_kept_as_long_as_answers(gate, effects):
+    """A run that is started again after an hour must not charge again."""
+
+    @gate.tool
+    def charge(order):
+        effects.append(order)
+
+    @gate.tool(key="ship:{order}", retention=100_000)
+    def ship(order):
+        effects.append(order)
+
+    with gate.journal("run-7", retention=3600) as journal:
+        charge("7")
+        ship("7")
+        gate.once("note", effects.append, "7")
+        key = journal._key("0.0.charge")
+    assert [round(kept_for(gate, one)) for one in (key, "ship:7", "note")] == [3600, 100_000, 3600]
+    gate.once("outside", effects.append, "7")
+    assert round(kept_for(gate, "outside")) == 900
+
+
 def test_wrong_arguments_are_refused_before_anything_is_written(gate):
     @gate.tool(key="k")
     def pay(order):
