@@ -75,11 +75,11 @@ def _do(once: Once, step: Step) -> Any:
     return verdict
 
 
-def _body(once: Once, execution: Execution | None) -> Any:
-    if execution is None:
-        return _guarded(once)
+def _body(once: Once, execution: Execution) -> Any:
     token = current.set(execution)
     try:
+        if not execution.is_guarded:
+            return _guarded(once)
         if once.policy.effect == "transactional":
             return _transaction(once, execution)
         hold = execution._hold = _hold(once, execution, watched=False)
@@ -209,12 +209,20 @@ async def _pause(pause: Pause) -> None:
         return
 
 
-async def _body_async(once: Once, execution: Execution | None) -> Any:
-    if execution is None:
-        return await _bounded_async(once)
+async def _body_async(once: Once, execution: Execution) -> Any:
+    token = current.set(execution)
+    try:
+        return await (_held(once, execution) if execution.is_guarded else _bounded_async(once))
+    finally:
+        # Collected with its closed loop, it ends in whatever context the collector runs in.
+        with contextlib.suppress(ValueError):
+            current.reset(token)
+
+
+async def _held(once: Once, execution: Execution) -> Any:
+    """Run the body while its lease is renewed, and no longer."""
     import asyncio
 
-    token = current.set(execution)
     hold = execution._hold = _hold(once, execution, watched=True)
     assert hold.ticket is not None  # noqa: S101 it is watched
     task, lost, over = asyncio.current_task(), False, False
@@ -238,9 +246,6 @@ async def _body_async(once: Once, execution: Execution | None) -> Any:
         over = True
         hold.ticket.future.remove_done_callback(cancel)
         hold.stop()
-        # Collected with its closed loop, it ends in whatever context the collector runs in.
-        with contextlib.suppress(ValueError):
-            current.reset(token)
 
 
 async def _bounded_async(once: Once) -> Any:

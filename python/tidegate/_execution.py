@@ -27,7 +27,8 @@ class Execution:
         key: The idempotency key.
         attempt: 1 for the first execution under the key, more after a crash.
         fence: Grows with each acquisition of the record. A resource that refuses lower ones than it has seen
-            is safe from an owner that was paused.
+            is safe from an owner that was paused. 0 if nothing guards this execution.
+        is_guarded: False where the store cannot be reached and the tool runs all the same.
         connection: For ``effect="transactional"``: the connection through which the tool writes.
     """
 
@@ -41,6 +42,7 @@ class Execution:
         "_store",
         "attempt",
         "fence",
+        "is_guarded",
         "key",
         "tool",
     )
@@ -55,7 +57,9 @@ class Execution:
         fence: int,
         attempt: int,
         lease: float,
+        is_guarded: bool = True,
     ) -> None:
+        self.is_guarded = is_guarded
         self._store = store
         self._owner = owner
         self._lease = lease
@@ -98,6 +102,8 @@ class Execution:
                 loop, which must not wait, a little later: a process killed at once takes it along. A store
                 that is away does not stop the tool.
         """
+        if not self.is_guarded:
+            return
         operation = _core.Operation.heartbeat(self._owner, self.fence, self._lease, str(note)[:_NOTE])
         if self._store.answer(self.key, operation) is not None:
             return

@@ -1,5 +1,6 @@
 """What the body of a tool has in hand: its transaction, and its word on how far it is."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -140,4 +141,30 @@ def test_progress_is_kept_for_whoever_must_decide(store_url, wait_until):
 
 def test_there_is_no_execution_outside_a_tool():
     with pytest.raises(RuntimeError, match="no tool is running"):
+        current_execution()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_tool_that_nothing_guards_has_its_downstream_key(is_async):
+    """It runs because whoever acts downstream acts once per key."""
+    seen = []
+
+    def look():
+        execution = current_execution()
+        execution.progress("half")
+        seen.append((execution.downstream_key, execution.is_guarded, execution.fence))
+
+    async def look_async():
+        look()
+
+    policy = ToolPolicy(effect="idempotent", on_store_error="run")
+    for gate in (Gate(), Gate(store="redis://127.0.0.1:1/0")):
+        if is_async:
+            asyncio.run(gate.once("k", look_async, policy=policy))
+        else:
+            gate.once("k", look, policy=policy)
+    (guarded, *of_guarded), (unguarded, *of_unguarded) = seen
+    assert guarded == unguarded
+    assert (of_guarded, of_unguarded) == ([True, 1], [False, 0])
+    with pytest.raises(RuntimeError, match="no tool is running here"):
         current_execution()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tidegate import Gate, OutcomeUnknownError, StoreUnavailableError, ToolPolicy
+from tidegate import Done, Gate, OutcomeUnknownError, StoreUnavailableError, ToolPolicy
 from tidegate._callee import callee_of
 from tidegate._once import Ask, Body, LeaseLostError
 
@@ -42,7 +42,7 @@ def test_one_that_may_run_unguarded_does():
     assert isinstance(life.throw(LeaseLostError()), Ask)
     unguarded = life.throw(AWAY)
     assert isinstance(unguarded, Body)
-    assert unguarded.execution is None
+    assert not unguarded.execution.is_guarded
 
 
 def test_one_that_has_ended_gives_its_result_with_the_error():
@@ -73,8 +73,6 @@ def test_a_decision_that_cannot_be_written_leaves_the_doubt():
     life = once.life()
     next(life)
     life.send(("in_doubt", 1, time.time()))
-    from tidegate import Done
-
     assert isinstance(life.send(Done("receipt")), Ask)
     with pytest.raises(OutcomeUnknownError, match="nobody knows whether it took effect"):
         life.throw(AWAY)

@@ -107,7 +107,7 @@ def _argument(imports, text):
         gate.once("k", tool, value)
     except EncodeError as error:
         refused = error.path
-        assert refused.startswith("json.value")
+        assert refused.startswith("arguments.value")
         assert runs == []
         assert gate._tools.store.get("k") is None
     else:
