@@ -81,14 +81,14 @@ class Callee:
         """Refuse a policy that tells calls apart by what is no argument: all would be taken for one.
 
         Raises:
-            ConfigError: `policy.fields` or `policy.ignore` names none of the function's arguments.
+            ConfigError: `policy.fields` names none of the function's arguments.
         """
-        for field, chosen in (("fields", policy.fields or ()), ("ignore", policy.ignore)):
-            for name in chosen:
-                if not self.takes(name):
-                    names = ", ".join(self.names) or "none"
-                    rule = f"must be names of arguments of {self.name}, which are: {names}"
-                    raise ConfigError(f"tool.{field}", repr(name), rule)
+        # What is ignored may be no argument: one policy serves several tools, and no two calls become one.
+        for name in policy.fields or ():
+            if not self.takes(name):
+                names = ", ".join(self.names) or "none"
+                rule = f"must be names of arguments of {self.name}, which are: {names}"
+                raise ConfigError("tool.fields", repr(name), rule)
 
     def fingerprint(self, tool: str, policy: ToolPolicy, arguments: Mapping[str, Any]) -> bytes:
         """Return what tells two calls under one key apart.

@@ -47,12 +47,14 @@ def test_a_policy_that_cannot_be_is_refused(wrong):
         ToolPolicy(**wrong)
 
 
-def test_what_is_ignored_must_be_an_argument():
-    def mail(order, session):
-        return order, session
-
-    with pytest.raises(ConfigError, match=r"tool\.ignore = 'sesion'.*order, session"):
-        Gate().tool(key="mail:{order}", ignore=["sesion"])(mail)
+def test_one_policy_serves_tools_of_other_arguments():
+    policy = ToolPolicy(ignore=("session",))
+    gate = Gate()
+    assert gate.once("a", lambda order: order, "7", policy=policy) == "7"
+    assert gate.once("b", lambda order, session: (order, session is None), "7", object(), policy=policy) == (
+        "7",
+        False,
+    )
 
 
 def test_fields_that_are_no_arguments_are_refused():
