@@ -246,8 +246,8 @@ class Batch:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.workers):
                     group.create_task(work())
-        except* OSError as failures:
-            # The disk is full, say.
+        except* (OSError, BatchError) as failures:
+            # The disk is full, say, or the file of requests was changed.
             raise failures.exceptions[0] from None
         worthwhile = self.tally.stopped is None and self.tally.answered > answered_before
         return again if worthwhile else []

@@ -328,11 +328,12 @@ async def test_an_outage_is_waited_out(files):
     with FaultServer(latency_ms=5) as server, contextlib.closing(Results(results)) as kept:
         client = AsyncClient(server.url, "k", gate=gate)
         down = asyncio.ensure_future(batch(kept, client, tally).run(read_requests(requests)))
-        while tally.answered < 10:  # noqa: ASYNC110 it is counted elsewhere
-            await asyncio.sleep(0.001)
-        server.script([{"status": 503}], repeat_last=True)
-        while not gate.breakers()[0].opened:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(PATIENCE):
+            while tally.answered < 10:  # noqa: ASYNC110 it is counted elsewhere
+                await asyncio.sleep(0)
+            server.script([{"status": 503}], repeat_last=True)
+            while not gate.breakers()[0].opened:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         server.script([{}], repeat_last=True)
         await asyncio.wait_for(down, PATIENCE)
     assert tally.answered == len(lines(results)) == 60
