@@ -158,5 +158,5 @@ def _model(place: str, fields: dict[str, Any]) -> Any:
         return model.construct(**fields)
     try:
         return model.model_validate(fields)
-    except ValueError as error:
-        raise NotStorableError(f"its class {place} does not take it: {error}") from error
+    except Exception as error:  # its validators may raise anything
+        raise NotStorableError(f"its class {place} does not take it: {text_of(error)}") from error
