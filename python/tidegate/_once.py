@@ -253,9 +253,10 @@ class Once:
 
     def _lease_lost(self, execution: Execution, result: object) -> OutcomeUnknownError:
         kept = " what it returned is in the error's result, and is not kept;" if result is not None else ""
+        may_repeat = self.policy.effect in ("read", "idempotent")
         return OutcomeUnknownError(
             f"{self.tool} ran under the key {shown(self.key)} and lost its lease before it ended;{kept} "
-            f"{_DECIDE}",
+            f"{_CALL_AGAIN if may_repeat else _DECIDE}",
             tool=self.tool, key=self.key, reason="lease_lost", attempts=execution.attempt, result=result,
         )  # fmt: skip
 
@@ -423,6 +424,7 @@ class Once:
         )  # fmt: skip
 
 
+_CALL_AGAIN = "call it again: it is declared as one that may be repeated"
 _DECIDE = "look downstream, then decide with `tidegate idem resolve`, or give the tool a reconcile function"
 
 

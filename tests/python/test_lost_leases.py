@@ -35,6 +35,8 @@ def test_one_that_was_cut_off_is_not_told_as_not_run(effect):
         life.throw(AWAY)
     error = raised.value
     assert (error.tool, error.key, error.reason, error.attempts) == ("charge", "order-7", "lease_lost", 1)
+    assert ("call it again" in str(error)) == (effect == "idempotent")
+    assert ("idem resolve" in str(error)) == (effect == "at_most_once")
 
 
 def test_one_that_may_run_unguarded_does():
